@@ -1,0 +1,4 @@
+#![forbid(unsafe_code)]
+//! The `lowbit` command line.
+
+fn main() {}

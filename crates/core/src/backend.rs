@@ -1,0 +1,135 @@
+//! A device with its own memory, and the op set that models are written against.
+//!
+//! The ops are as coarse as a device wants to fuse them: five a transformer layer. Activations are row-major
+//! `[rows][width]` f32, one row a token.
+
+use crate::{PackedMatrix, Result};
+
+/// The non-linearity of a gated feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `x * sigmoid(x)`
+    Silu,
+    /// `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`
+    GeluTanh,
+}
+
+/// Which coordinates rotary embedding pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RopeStyle {
+    /// `(2i, 2i + 1)`: the order of GGUF's llama tensors.
+    Interleaved,
+    /// `(i, i + d/2)`: the order of Hugging Face checkpoints.
+    Half,
+}
+
+/// Cosines and sines of every position: `[position][head_dim / 2]`.
+#[derive(Clone, Debug)]
+pub struct RopeTable {
+    /// Which coordinates are paired.
+    pub style: RopeStyle,
+    /// Coordinates of a head; all are rotated.
+    pub head_dim: usize,
+    /// `[context][head_dim / 2]`
+    pub cos: Vec<f32>,
+    /// `[context][head_dim / 2]`
+    pub sin: Vec<f32>,
+}
+
+/// The shape of one layer's attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Coordinates of a head.
+    pub head_dim: usize,
+}
+
+/// Normalisation that precedes a matrix product: `x / rms(x) * weight`.
+#[derive(Clone, Copy)]
+pub struct Norm<'a, V> {
+    /// `[width]`
+    pub weight: &'a V,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// A device that runs the ops. One call at a time; every op may use all threads of the device.
+pub trait Backend {
+    /// A packed matrix in the device's memory.
+    type Matrix;
+    /// A vector of f32 parameters in the device's memory.
+    type Vector;
+    /// A rotary table in the device's memory.
+    type Rope;
+    /// Activations `[rows][width]` in the device's memory; its rows may change from call to call.
+    type Tensor;
+    /// The keys and values of one layer, of fixed capacity, stored as f16.
+    type Kv;
+
+    /// Takes a matrix. It may share the memory of its planes.
+    fn matrix(&self, matrix: PackedMatrix) -> Result<Self::Matrix>;
+    /// Takes a parameter vector.
+    fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
+    /// Takes a rotary table.
+    fn rope(&self, table: RopeTable) -> Result<Self::Rope>;
+    /// An empty tensor.
+    fn tensor(&self) -> Self::Tensor;
+    /// Room for `capacity` positions of one layer.
+    fn kv(&self, shape: AttentionShape, capacity: usize) -> Result<Self::Kv>;
+
+    /// `x[i] = table[ids[i]]`
+    fn embed(&mut self, table: &Self::Matrix, ids: &[u32], x: &mut Self::Tensor) -> Result<()>;
+
+    /// Normalises `x`, multiplies by `q`, `k` and `v`, rotates queries and keys for positions `pos..pos + rows`,
+    /// appends keys and values to `kv` at `pos`, and leaves the queries in `queries`.
+    #[expect(clippy::too_many_arguments, reason = "one fused op, one argument per operand")]
+    fn attention_input(
+        &mut self,
+        x: &Self::Tensor,
+        norm: Norm<'_, Self::Vector>,
+        [q, k, v]: [&Self::Matrix; 3],
+        rope: &Self::Rope,
+        pos: usize,
+        kv: &mut Self::Kv,
+        queries: &mut Self::Tensor,
+    ) -> Result<()>;
+
+    /// Causal softmax attention of the queries at `pos..pos + rows` over positions `0..=` their own.
+    fn attention(
+        &mut self,
+        queries: &Self::Tensor,
+        kv: &Self::Kv,
+        pos: usize,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
+
+    /// `x += y * matrix`
+    fn linear_add(&mut self, y: &Self::Tensor, matrix: &Self::Matrix, x: &mut Self::Tensor) -> Result<()>;
+
+    /// `out = act(norm(x) * gate) .* (norm(x) * up)`
+    fn gated(
+        &mut self,
+        x: &Self::Tensor,
+        norm: Norm<'_, Self::Vector>,
+        act: Gate,
+        [gate, up]: [&Self::Matrix; 2],
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
+
+    /// The logits of rows `rows` of `x`: `norm(x) * output`, appended to nothing: `logits` is resized to fit.
+    fn logits(
+        &mut self,
+        x: &Self::Tensor,
+        rows: std::ops::Range<usize>,
+        norm: Norm<'_, Self::Vector>,
+        output: &Self::Matrix,
+        logits: &mut Vec<f32>,
+    ) -> Result<()>;
+
+    /// Reads a tensor back, for comparisons.
+    fn read(&self, x: &Self::Tensor) -> Vec<f32>;
+}

@@ -1,0 +1,59 @@
+//! The artifact: one safetensors file with packed planes, a manifest and a hash of every chunk.
+//!
+//! Layout: 8-byte little-endian header length, JSON header padded with spaces so that the data region starts at a
+//! multiple of 256, data. Planes are U8 tensors `<name>.W`, `.X`, `.S`, `.M` whose sizes are multiples of 256; vectors
+//! are F32 tensors under their own names. `__metadata__["lowbit"]` is the [`Manifest`] as JSON.
+
+use std::collections::BTreeMap;
+
+/// Bytes that are hashed together.
+pub const CHUNK: usize = 8 << 20;
+
+/// What `__metadata__["lowbit"]` says.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Manifest {
+    /// `[major, minor]`; a reader refuses an unknown major.
+    pub version: [u32; 2],
+    /// `"llama"`, ...: a name in the engine's ARCHS.
+    pub architecture: String,
+    /// Hyper-parameters, as that architecture defines them.
+    pub config: serde_json::Value,
+    /// Every packed matrix by name.
+    pub matrices: BTreeMap<String, MatrixEntry>,
+    /// Name of the U8 tensor with the tokenizer (`tokenizer.json` of Hugging Face).
+    pub tokenizer: Option<String>,
+    /// Jinja chat template.
+    pub chat_template: Option<String>,
+    /// The precision of activations this model asks for.
+    pub activations: crate::activation::Activations,
+    /// Where the model comes from.
+    pub source: Source,
+    /// Size of a chunk in bytes.
+    pub chunk_size: usize,
+    /// SHA-256, in hexadecimal, of every chunk of the data region.
+    pub chunks: Vec<String>,
+}
+
+/// One packed matrix.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct MatrixEntry {
+    /// Weight format.
+    pub format: crate::Format,
+    /// Output features.
+    pub n: usize,
+    /// Input features.
+    pub k: usize,
+}
+
+/// Where a model comes from.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Source {
+    /// File name.
+    pub file: String,
+    /// SHA-256 of the file (or of the first shard), in hexadecimal; empty when it was not read whole.
+    pub sha256: String,
+    /// Licence as the source states it.
+    pub licence: String,
+    /// Name and version of the packer.
+    pub packer: String,
+}

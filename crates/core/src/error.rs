@@ -1,0 +1,88 @@
+//! What can go wrong in this crate: one variant per cause, each with the place, the value and what to do.
+
+/// The crate's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of `lowbit-core`. [`Error::code`] is stable and reaches TypeScript unchanged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The bytes are not what the file format demands.
+    #[error("{file}: {field}: {problem}")]
+    Malformed {
+        /// The file's name as the caller gave it.
+        file: String,
+        /// The header field or the tensor's name.
+        field: String,
+        /// The offending value, what was expected, and what to do.
+        problem: String,
+    },
+    /// A sound file that uses something that is not supported.
+    #[error("{file}: {field}: {what} is not supported; {hint}")]
+    Unsupported {
+        /// The file's name as the caller gave it.
+        file: String,
+        /// The header field or the tensor's name.
+        field: String,
+        /// The unsupported value.
+        what: String,
+        /// What the user can do.
+        hint: String,
+    },
+    /// A checksum does not agree.
+    #[error(
+        "{file}: chunk {chunk}: SHA-256 is {found}, expected {expected}; the data is corrupt, fetch it again"
+    )]
+    Corrupt {
+        /// The file's name as the caller gave it.
+        file: String,
+        /// The chunk's index.
+        chunk: usize,
+        /// The hash of the bytes that came.
+        found: String,
+        /// The hash that the header promises.
+        expected: String,
+    },
+    /// A tensor that the model needs is not there.
+    #[error("{file}: tensor {tensor} is missing; pack the model again")]
+    MissingTensor {
+        /// The file's name.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A shape that an operation cannot take.
+    #[error("{what}: {problem}")]
+    Shape {
+        /// The operation or the tensor.
+        what: String,
+        /// The sizes found and the sizes expected.
+        problem: String,
+    },
+    /// A requested ISA that this machine does not have.
+    #[error("{0}")]
+    Isa(String),
+}
+
+impl Error {
+    /// A short stable identifier of the cause.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Io { .. } => "io",
+            Self::Malformed { .. } => "malformed-file",
+            Self::Unsupported { .. } => "unsupported",
+            Self::Corrupt { .. } => "corrupt-data",
+            Self::MissingTensor { .. } => "missing-tensor",
+            Self::Shape { .. } => "bad-shape",
+            Self::Isa(_) => "isa-unavailable",
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The operators, written once over the Simd trait.

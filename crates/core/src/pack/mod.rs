@@ -1,0 +1,1 @@
+//! Floats or foreign blocks into planes, and back.

@@ -1,0 +1,1 @@
+//! The team of threads: the only code that knows about threads.

@@ -1,0 +1,3 @@
+//! Development tasks: `cargo xtask help`.
+
+fn main() {}
