@@ -84,14 +84,14 @@ pub trait Backend {
     /// `x[i] = table[ids[i]]`
     fn embed(&mut self, table: &Self::Matrix, ids: &[u32], x: &mut Self::Tensor) -> Result<()>;
 
-    /// Normalises `x`, multiplies by `q`, `k` and `v`, rotates queries and keys for positions `pos..pos + rows`,
+    /// Normalises `x`, multiplies by the three matrices of `qkv`, rotates queries and keys for positions `pos..pos + rows`,
     /// appends keys and values to `kv` at `pos`, and leaves the queries in `queries`.
     #[expect(clippy::too_many_arguments, reason = "one fused op, one argument per operand")]
     fn attention_input(
         &mut self,
         x: &Self::Tensor,
         norm: Norm<'_, Self::Vector>,
-        [q, k, v]: [&Self::Matrix; 3],
+        qkv: [&Self::Matrix; 3],
         rope: &Self::Rope,
         pos: usize,
         kv: &mut Self::Kv,
@@ -110,17 +110,17 @@ pub trait Backend {
     /// `x += y * matrix`
     fn linear_add(&mut self, y: &Self::Tensor, matrix: &Self::Matrix, x: &mut Self::Tensor) -> Result<()>;
 
-    /// `out = act(norm(x) * gate) .* (norm(x) * up)`
+    /// `out = act(norm(x) * gate) .* (norm(x) * up)` with `gate_up = [gate, up]`
     fn gated(
         &mut self,
         x: &Self::Tensor,
         norm: Norm<'_, Self::Vector>,
         act: Gate,
-        [gate, up]: [&Self::Matrix; 2],
+        gate_up: [&Self::Matrix; 2],
         out: &mut Self::Tensor,
     ) -> Result<()>;
 
-    /// The logits of rows `rows` of `x`: `norm(x) * output`, appended to nothing: `logits` is resized to fit.
+    /// The logits of rows `rows` of `x`: `norm(x) * output`; `logits` is resized to fit.
     fn logits(
         &mut self,
         x: &Self::Tensor,

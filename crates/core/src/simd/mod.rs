@@ -1,4 +1,11 @@
-//! Vector instruction sets: the `Simd` trait and one file per ISA.
+//! Vector instruction sets.
+//!
+//! Kernels are generic over a zero-sized token ([`Simd`]) that exists only where the CPU has the feature, so that
+//! the trait's methods are safe. Everything is written against a *virtual vector of 16 lanes*; every ISA computes the
+//! same lanes in the same order and rounds after every operation (no fused multiply-add), hence the same bits.
+
+mod scalar;
+pub use scalar::Scalar;
 
 /// An instruction set that kernels can be run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -7,10 +14,71 @@ pub enum Isa {
     Scalar,
     /// AVX2 with F16C.
     Avx2,
-    /// AVX-512 with VNNI.
+    /// AVX-512 (F, BW, VL, VNNI).
     Avx512,
     /// WebAssembly simd128.
     Wasm,
     /// WebAssembly relaxed-simd.
     WasmRelaxed,
+}
+
+/// Lanes of a virtual vector.
+pub const LANES: usize = 16;
+
+/// Elementwise f32 arithmetic on 16 lanes. Every operation is IEEE single with round to nearest even.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// The instruction set.
+    const ISA: Isa;
+    /// 16 x f32.
+    type F32: Copy;
+    /// 16 x i32.
+    type I32: Copy;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::F32;
+    /// Loads 16 floats.
+    fn load(self, x: &[f32; LANES]) -> Self::F32;
+    /// Stores 16 floats.
+    fn store(self, v: Self::F32, out: &mut [f32; LANES]);
+    /// Widens 16 IEEE halves (exact).
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F32;
+    /// `a + b`
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a - b`
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a * b`
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a / b`
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `if a > b { a } else { b }`
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `if a < b { a } else { b }`
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `|a|`
+    fn abs(self, a: Self::F32) -> Self::F32;
+    /// Nearest integer, ties to even.
+    fn round(self, a: Self::F32) -> Self::F32;
+    /// Sum of the lanes in the fixed tree `i + (i + 8)`, `+ 4`, `+ 2`, `+ 1`.
+    fn reduce_add(self, a: Self::F32) -> f32;
+    /// Largest lane (same tree; the operands hold no NaN).
+    fn reduce_max(self, a: Self::F32) -> f32;
+
+    /// All lanes `x`.
+    fn splat_i32(self, x: i32) -> Self::I32;
+    /// Loads 16 integers.
+    fn load_i32(self, x: &[i32; LANES]) -> Self::I32;
+    /// Stores 16 integers.
+    fn store_i32(self, v: Self::I32, out: &mut [i32; LANES]);
+    /// `a + b`, wrapping.
+    fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a - b`, wrapping.
+    fn sub_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a << BITS`
+    fn shl_i32<const BITS: u32>(self, a: Self::I32) -> Self::I32;
+    /// Converts, rounding to nearest even.
+    fn i32_to_f32(self, a: Self::I32) -> Self::F32;
+    /// Converts integral values that fit.
+    fn f32_to_i32(self, a: Self::F32) -> Self::I32;
+    /// The same bits as float.
+    fn bits_to_f32(self, a: Self::I32) -> Self::F32;
 }
