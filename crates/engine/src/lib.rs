@@ -1,2 +1,7 @@
 #![forbid(unsafe_code)]
 //! Language models over a lowbit backend.
+
+pub mod arch;
+pub mod error;
+
+pub use error::{Error, Result};

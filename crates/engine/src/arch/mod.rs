@@ -1,0 +1,58 @@
+//! The supported architectures: each is a configuration, a list of tensors and one forward pass.
+
+pub mod llama;
+
+pub use llama::{LlamaConfig, RopeConfig, RopeScaling, SpecialTokens};
+
+use crate::{Error, Result};
+
+/// An architecture as importers and loaders see it.
+#[derive(Clone, Copy, Debug)]
+pub struct ArchSpec {
+    /// The name in artifacts; also GGUF's `general.architecture`.
+    pub name: &'static str,
+    /// Hugging Face's `architectures[0]` in config.json.
+    pub hf_class: &'static str,
+    /// Checks a configuration and lists the tensors it needs, in execution order.
+    pub tensors: fn(&serde_json::Value) -> Result<Vec<TensorSpec>>,
+}
+
+/// All architectures.
+pub const ARCHS: &[ArchSpec] =
+    &[ArchSpec { name: "llama", hf_class: "LlamaForCausalLM", tensors: llama::tensors_of }];
+
+/// The architecture called `name`.
+pub fn arch(name: &str) -> Result<&'static ArchSpec> {
+    ARCHS.iter().find(|a| a.name == name).ok_or_else(|| Error::Architecture {
+        name: name.to_owned(),
+        known: ARCHS.iter().map(|a| a.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// A tensor that a model needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Its name in artifacts and in GGUF files.
+    pub name: String,
+    /// Its name in Hugging Face checkpoints.
+    pub hf_name: String,
+    /// What it is and its size.
+    pub kind: TensorKind,
+}
+
+/// The two kinds of tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TensorKind {
+    /// A packed matrix of `n` output and `k` input features.
+    Matrix {
+        /// Output features.
+        n: usize,
+        /// Input features.
+        k: usize,
+    },
+    /// An f32 vector.
+    Vector {
+        /// Elements.
+        len: usize,
+    },
+}
