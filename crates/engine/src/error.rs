@@ -26,6 +26,16 @@ pub enum Error {
         /// The value found and what was expected.
         problem: String,
     },
+    /// A token that the model does not have.
+    #[error(
+        "token {id} lies outside the vocabulary of {vocab_size}; tokenizer and model do not belong together"
+    )]
+    Token {
+        /// The token.
+        id: u32,
+        /// Tokens that the model has.
+        vocab_size: usize,
+    },
     /// More tokens than the KV cache has room for.
     #[error(
         "the prompt has {tokens} tokens and the context holds {context}; shorten the conversation or load the model with a larger context"
@@ -45,6 +55,7 @@ impl Error {
             Self::Core(e) => e.code(),
             Self::Architecture { .. } => "unknown-architecture",
             Self::Config { .. } => "bad-config",
+            Self::Token { .. } => "unknown-token",
             Self::ContextFull { .. } => "context-full",
         }
     }

@@ -3,5 +3,6 @@
 
 pub mod arch;
 pub mod error;
+pub mod kv_cache;
 
 pub use error::{Error, Result};

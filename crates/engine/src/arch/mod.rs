@@ -1,8 +1,10 @@
 //! The supported architectures: each is a configuration, a list of tensors and one forward pass.
 
 pub mod llama;
+mod rope;
 
-pub use llama::{LlamaConfig, RopeConfig, RopeScaling, SpecialTokens};
+pub use llama::{Llama, LlamaConfig, SpecialTokens};
+pub use rope::{RopeConfig, RopeScaling};
 
 use crate::{Error, Result};
 
@@ -55,4 +57,16 @@ pub enum TensorKind {
         /// Elements.
         len: usize,
     },
+}
+
+/// Where a model's tensors come from.
+pub trait Weights {
+    /// The packed matrix `name`.
+    fn matrix(&self, name: &str) -> lowbit_core::Result<lowbit_core::PackedMatrix>;
+    /// The f32 vector `name`.
+    fn vector(&self, name: &str) -> lowbit_core::Result<Vec<f32>>;
+}
+
+fn check(field: &'static str, holds: bool, problem: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Config { field, problem: problem() }) }
 }

@@ -1,8 +1,8 @@
-//! Llama: RMSNorm, rotary embedding, grouped-query attention, SwiGLU. Llama 1 to 3, SmolLM, Mistral without windows.
+//! The hyper-parameters of a Llama model and the tensors that follow from them.
 
-use super::{TensorKind, TensorSpec};
+use crate::arch::rope::RopeConfig;
+use crate::arch::{TensorKind, TensorSpec, check};
 use crate::{Error, Result};
-use lowbit_core::backend::RopeStyle;
 
 /// The hyper-parameters of a Llama model.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -31,48 +31,6 @@ pub struct LlamaConfig {
     pub tied_embeddings: bool,
     /// Special tokens.
     pub tokens: SpecialTokens,
-}
-
-/// Rotary position embedding.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct RopeConfig {
-    /// Base of the frequencies (theta).
-    pub base: f64,
-    /// Which coordinates are paired.
-    pub style: RopeStyle,
-    /// How the frequencies are changed for long contexts.
-    #[serde(default)]
-    pub scaling: RopeScaling,
-}
-
-/// A change of the rotary frequencies.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-pub enum RopeScaling {
-    /// None.
-    #[default]
-    None,
-    /// All frequencies divided by `factor`.
-    Linear {
-        /// The divisor.
-        factor: f64,
-    },
-    /// Llama 3's smooth interpolation between kept high and divided low frequencies.
-    Llama3 {
-        /// Divisor of the low frequencies.
-        factor: f64,
-        /// Wavelengths above `original_context_length / low_freq_factor` are divided.
-        low_freq_factor: f64,
-        /// Wavelengths below `original_context_length / high_freq_factor` are kept.
-        high_freq_factor: f64,
-        /// Context of the first training.
-        original_context_length: usize,
-    },
-    /// One divisor a frequency: GGUF's `rope_freqs.weight`.
-    Factors {
-        /// `[head_dim / 2]`
-        factors: Vec<f32>,
-    },
 }
 
 /// Tokens with a meaning of their own.
@@ -131,24 +89,19 @@ impl LlamaConfig {
         let (q, kv) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
         let mut tensors = vec![matrix("token_embd", "model.embed_tokens", self.vocab_size, d)];
         for i in 0..self.n_layers {
-            let hf = format!("model.layers.{i}");
-            let blk = format!("blk.{i}");
-            let mut add = |ours: &str, theirs: &str, shape: (usize, usize)| {
-                let (ours, theirs) = (format!("{blk}.{ours}"), format!("{hf}.{theirs}"));
-                tensors.push(match shape {
-                    (len, 0) => vector(&ours, &theirs, len),
-                    (n, k) => matrix(&ours, &theirs, n, k),
-                });
-            };
-            add("attn_norm", "input_layernorm", (d, 0));
-            add("attn_q", "self_attn.q_proj", (q, d));
-            add("attn_k", "self_attn.k_proj", (kv, d));
-            add("attn_v", "self_attn.v_proj", (kv, d));
-            add("attn_output", "self_attn.o_proj", (d, q));
-            add("ffn_norm", "post_attention_layernorm", (d, 0));
-            add("ffn_gate", "mlp.gate_proj", (ffn, d));
-            add("ffn_up", "mlp.up_proj", (ffn, d));
-            add("ffn_down", "mlp.down_proj", (d, ffn));
+            let ours = |name: &str| format!("blk.{i}.{name}");
+            let theirs = |name: &str| format!("model.layers.{i}.{name}");
+            tensors.extend([
+                vector(&ours("attn_norm"), &theirs("input_layernorm"), d),
+                matrix(&ours("attn_q"), &theirs("self_attn.q_proj"), q, d),
+                matrix(&ours("attn_k"), &theirs("self_attn.k_proj"), kv, d),
+                matrix(&ours("attn_v"), &theirs("self_attn.v_proj"), kv, d),
+                matrix(&ours("attn_output"), &theirs("self_attn.o_proj"), d, q),
+                vector(&ours("ffn_norm"), &theirs("post_attention_layernorm"), d),
+                matrix(&ours("ffn_gate"), &theirs("mlp.gate_proj"), ffn, d),
+                matrix(&ours("ffn_up"), &theirs("mlp.up_proj"), ffn, d),
+                matrix(&ours("ffn_down"), &theirs("mlp.down_proj"), d, ffn),
+            ]);
         }
         tensors.push(vector("output_norm", "model.norm", d));
         if !self.tied_embeddings {
@@ -158,40 +111,8 @@ impl LlamaConfig {
     }
 }
 
-impl RopeConfig {
-    fn validate(&self, head_dim: usize) -> Result<()> {
-        check("rope.base", self.base.is_finite() && self.base > 0.0, || {
-            format!("is {}, expected a positive number", self.base)
-        })?;
-        let positive = |field, x: f64| {
-            check(field, x.is_finite() && x > 0.0, || format!("is {x}, expected a positive number"))
-        };
-        match &self.scaling {
-            RopeScaling::None => Ok(()),
-            RopeScaling::Linear { factor } => positive("rope.scaling.factor", *factor),
-            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length } => {
-                positive("rope.scaling.factor", *factor)?;
-                positive("rope.scaling.low_freq_factor", *low_freq_factor)?;
-                positive("rope.scaling.high_freq_factor", *high_freq_factor)?;
-                check("rope.scaling.high_freq_factor", high_freq_factor > low_freq_factor, || {
-                    format!("is {high_freq_factor}, not above low_freq_factor = {low_freq_factor}")
-                })?;
-                check("rope.scaling.original_context_length", *original_context_length > 0, || {
-                    "is 0".to_owned()
-                })
-            }
-            RopeScaling::Factors { factors } => {
-                check("rope.scaling.factors", factors.len() == head_dim / 2, || {
-                    format!("there are {}, expected head_dim / 2 = {}", factors.len(), head_dim / 2)
-                })?;
-                factors.iter().try_for_each(|&f| positive("rope.scaling.factors", f.into()))
-            }
-        }
-    }
-}
-
 /// Reads and checks a configuration, and lists its tensors.
-pub(super) fn tensors_of(config: &serde_json::Value) -> Result<Vec<TensorSpec>> {
+pub fn tensors_of(config: &serde_json::Value) -> Result<Vec<TensorSpec>> {
     Ok(parse(config)?.tensors())
 }
 
@@ -201,10 +122,6 @@ pub fn parse(config: &serde_json::Value) -> Result<LlamaConfig> {
         .map_err(|e| Error::Config { field: "llama", problem: format!("{e}; pack the model again") })?;
     config.validate()?;
     Ok(config)
-}
-
-fn check(field: &'static str, holds: bool, problem: impl FnOnce() -> String) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::Config { field, problem: problem() }) }
 }
 
 fn matrix(name: &str, hf_name: &str, n: usize, k: usize) -> TensorSpec {
