@@ -1,3 +1,57 @@
 //! Development tasks: `cargo xtask help`.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod demo;
+mod runner;
+mod serve;
+mod setup;
+mod source_rules;
+mod test;
+
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+
+const HELP: &str = "\
+Development tasks of lowbit.
+
+usage: cargo xtask <task> [options]
+
+tasks:
+  setup                install what is missing to build and test (idempotent; says what it does)
+  demo [options]       build everything, pack the default model, serve the chat site
+      --no-serve         stop before serving
+      --port N           port on localhost (default 8080; the next free one if taken)
+  test [NAME...]       run every check, or only those whose name contains NAME
+";
+
+fn main() {
+    let task = || -> Result<()> {
+        let mut args = lexopt::Parser::from_env();
+        match args.next()? {
+            Some(lexopt::Arg::Value(task)) => match task.to_string_lossy().as_ref() {
+                "setup" => setup::run(&mut args),
+                "demo" => demo::run(&mut args),
+                "test" => test::run(&mut args),
+                "help" => help(),
+                other => bail!("no task is called {other:?}\n\n{HELP}"),
+            },
+            None | Some(lexopt::Arg::Long("help") | lexopt::Arg::Short('h')) => help(),
+            Some(other) => Err(other.unexpected().into()),
+        }
+    };
+    if let Err(error) = task() {
+        eprintln!("error: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn help() -> Result<()> {
+    print!("{HELP}");
+    Ok(())
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}

@@ -19,6 +19,7 @@
 //! * **tile**: 16 output columns with all their blocks: the unit in which work is split between threads.
 //!
 //! Names of dimensions: `n` counts output features (columns of the result), `k` input features, `m` rows (tokens).
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod activation;
 pub mod backend;

@@ -1,4 +1,5 @@
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 //! Language models over a lowbit backend.
 
 pub mod arch;

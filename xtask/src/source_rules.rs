@@ -1,0 +1,124 @@
+//! Rules of the source tree that no compiler checks: which crate may use which, how long a file may be, and where
+//! `unsafe` may stand.
+
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::Command;
+
+/// Lines of a source file.
+const MAX_LINES: usize = 600;
+
+/// How source files end.
+const SOURCES: [&str; 8] = [".rs", ".ts", ".tsx", ".mjs", ".js", ".css", ".html", ".wgsl"];
+
+/// Every crate with the crates of this workspace that it may use.
+const LAYERS: [(&str, &[&str]); 4] = [
+    ("core", &[]),
+    ("engine", &["lowbit-core"]),
+    ("wasm", &["lowbit-core", "lowbit-engine"]),
+    ("cli", &["lowbit-core", "lowbit-engine"]),
+];
+
+/// Where `unsafe` may stand.
+const UNSAFE_ALLOWED: [&str; 3] =
+    ["crates/core/src/simd/", "crates/core/src/kernels/", "crates/core/src/parallel"];
+
+/// Crates, by folder, that must forbid `unsafe` altogether.
+const SAFE_CRATES: [&str; 4] =
+    ["crates/engine/src/lib.rs", "crates/wasm/src/lib.rs", "crates/cli/src/main.rs", "xtask/src/main.rs"];
+
+/// Every breach, one line each: file, line and rule.
+pub fn breaches(root: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for (name, allowed) in LAYERS {
+        let manifest = std::fs::read_to_string(root.join("crates").join(name).join("Cargo.toml"))?;
+        found.extend(check_layer(name, allowed, &manifest));
+        if !manifest.contains("[lints]\nworkspace = true") {
+            found.push(format!("crates/{name}/Cargo.toml: [lints] workspace = true is missing"));
+        }
+    }
+    for file in SAFE_CRATES {
+        if !std::fs::read_to_string(root.join(file))?.contains("#![forbid(unsafe_code)]") {
+            found.push(format!("{file}: #![forbid(unsafe_code)] is missing"));
+        }
+    }
+    for name in sources(root)? {
+        let text = std::fs::read_to_string(root.join(&name))?;
+        found.extend(check_file(&name, &text));
+    }
+    Ok(found)
+}
+
+fn check_layer(name: &str, allowed: &[&str], manifest: &str) -> Vec<String> {
+    let uses = manifest.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+    uses.filter(|used| used.starts_with("lowbit-") && !allowed.contains(used))
+        .map(|used| format!("crates/{name}/Cargo.toml: lowbit-{name} must not use {used}"))
+        .collect()
+}
+
+fn check_file(name: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let lines = text.lines().count();
+    if lines > MAX_LINES {
+        found.push(format!("{name}: {lines} lines; split files over {MAX_LINES}"));
+    }
+    if name.ends_with(".rs") && !UNSAFE_ALLOWED.iter().any(|place| name.starts_with(place)) {
+        for (index, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if opens_unsafe(code) {
+                found.push(format!(
+                    "{name}:{}: unsafe may stand only in {}",
+                    index + 1,
+                    UNSAFE_ALLOWED.join(", ")
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a line of code opens an unsafe block, function, trait or impl.
+fn opens_unsafe(code: &str) -> bool {
+    let keyword = concat!("unsa", "fe");
+    ["{", "fn", "impl", "trait", "extern"].iter().any(|next| code.contains(&format!("{keyword} {next}")))
+}
+
+/// The source files that git knows or would add, relative to the root.
+fn sources(root: &Path) -> Result<Vec<String>> {
+    let list = ["ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"];
+    let output = Command::new("git").args(list).current_dir(root).output().context("git ls-files")?;
+    if !output.status.success() {
+        bail!("git ls-files: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let names = String::from_utf8(output.stdout)?;
+    let is_source = |name: &&str| SOURCES.iter().any(|end| name.ends_with(end)) && root.join(name).is_file();
+    Ok(names.lines().filter(is_source).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_layer_is_found() {
+        let manifest =
+            "[dependencies]\nlowbit-core.workspace = true\nlowbit-engine = { path = \"../engine\" }\n";
+        assert_eq!(check_layer("core", &["lowbit-core"], manifest).len(), 1);
+        assert!(check_layer("wasm", &["lowbit-core", "lowbit-engine"], manifest).is_empty());
+    }
+
+    #[test]
+    fn long_files_and_stray_unsafe_are_found() {
+        let block = concat!("let x = unsa", "fe { y };\n");
+        assert_eq!(check_file("crates/core/src/pack/mod.rs", block).len(), 1);
+        assert!(check_file("crates/core/src/simd/avx2.rs", block).is_empty());
+        assert!(check_file("crates/core/src/pack/mod.rs", &format!("// {block}")).is_empty());
+        assert_eq!(check_file("web/src/index.ts", &"x\n".repeat(MAX_LINES + 1)).len(), 1);
+    }
+
+    #[test]
+    fn the_sources_of_this_crate_are_seen() {
+        let files = sources(&crate::root()).expect("a git checkout");
+        assert!(files.iter().any(|file| file == "xtask/src/source_rules.rs"));
+    }
+}
