@@ -4,11 +4,16 @@
 //! the trait's methods are safe. Everything is written against a *virtual vector of 16 lanes*; every ISA computes the
 //! same lanes in the same order and rounds after every operation (no fused multiply-add), hence the same bits.
 
+mod dispatch;
+pub mod dot;
 mod scalar;
+
+pub use dispatch::{Kernel, dispatch};
+pub use dot::Dot;
 pub use scalar::Scalar;
 
-/// An instruction set that kernels can be run with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// An instruction set that kernels can be run with. Ordered from the plainest to the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
     /// Plain Rust, no vector instructions: the definition of every result.
     Scalar,

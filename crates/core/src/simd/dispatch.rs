@@ -1,0 +1,110 @@
+//! From an [`Isa`] chosen at run time to code compiled for it.
+
+use super::{Dot, Isa, Scalar, Simd};
+use crate::{Error, Result};
+
+/// Work that can be compiled for every ISA.
+///
+/// `run` and everything it calls must be `#[inline(always)]` down to the methods of [`Simd`] and [`Dot`]: a function
+/// that stays a call is compiled without the ISA's instructions. For the same reason hot loops avoid closures.
+pub trait Kernel {
+    /// What the work returns.
+    type Output;
+    /// Does the work with the instructions of `s`.
+    fn run<S: Simd + Dot>(self, s: S) -> Self::Output;
+}
+
+/// Runs `kernel` with the instructions of `isa`. When this machine lacks `isa` it runs as [`Isa::Scalar`]: slower, the
+/// same bits.
+#[inline]
+pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    #[expect(clippy::match_single_binding, reason = "the other ISAs follow")]
+    match isa {
+        // One arm for each ISA: `Isa::Avx2 => if let Some(token) = Avx2::new() { return token.run(kernel) }`, where
+        // `Avx2::run` is the `#[target_feature]` trampoline in the ISA's own file.
+        _ => kernel.run(Scalar),
+    }
+}
+
+impl Isa {
+    /// Every ISA, from the plainest to the fastest.
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Wasm, Isa::WasmRelaxed];
+
+    /// Whether this machine (natively) or this module (in WebAssembly) can run it.
+    pub fn is_available(self) -> bool {
+        dispatch(self, Name) == self
+    }
+
+    /// The ISAs that can run here, from the plainest to the fastest.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        Self::ALL.into_iter().filter(|isa| isa.is_available())
+    }
+
+    /// The fastest ISA that can run here.
+    pub fn best() -> Isa {
+        Self::available().last().unwrap_or(Isa::Scalar)
+    }
+
+    /// Its name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Wasm => "wasm",
+            Isa::WasmRelaxed => "wasm-relaxed",
+        }
+    }
+}
+
+impl std::fmt::Display for Isa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Isa {
+    type Err = Error;
+
+    /// The ISA of that name, if it can run here.
+    fn from_str(name: &str) -> Result<Self> {
+        Self::available().find(|isa| isa.name() == name).ok_or_else(|| {
+            let names: Vec<_> = Self::available().map(Isa::name).collect();
+            Error::Isa(format!("ISA {name:?} is not available here; choose one of {}", names.join(", ")))
+        })
+    }
+}
+
+/// Which ISA a dispatch ends in.
+struct Name;
+
+impl Kernel for Name {
+    type Output = Isa;
+    fn run<S: Simd + Dot>(self, _: S) -> Isa {
+        S::ISA
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dispatch_runs_what_is_available_and_falls_back_to_scalar() {
+        for isa in Isa::ALL {
+            let expected = if isa.is_available() { isa } else { Isa::Scalar };
+            assert_eq!(dispatch(isa, Name), expected);
+        }
+        assert!(Isa::Scalar.is_available());
+        assert!(Isa::best().is_available());
+    }
+
+    #[test]
+    fn names_are_parsed_and_unknown_names_list_the_choices() {
+        for isa in Isa::available() {
+            assert_eq!(isa.name().parse::<Isa>().ok(), Some(isa));
+        }
+        let error = "mmx".parse::<Isa>().map_err(|e| e.to_string());
+        assert!(error.is_err_and(|e| e.contains("mmx") && e.contains("scalar")));
+    }
+}
