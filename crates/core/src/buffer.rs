@@ -28,13 +28,23 @@ impl AlignedBytes {
     pub fn zeroed(len: usize) -> Self {
         #[cfg(not(target_family = "wasm"))]
         if len >= 2 << 20
-            && let Ok(pages) = memmap2::MmapMut::map_anon(len)
+            && let Ok(pages) = huge_pages(len)
         {
-            #[cfg(target_os = "linux")]
-            let _ = pages.advise(memmap2::Advice::HugePage);
             return Self { len, memory: Memory::Pages(pages) };
         }
         Self { len, memory: Memory::Lines(vec![Line([0; ALIGN]); len.div_ceil(ALIGN)]) }
+    }
+
+    /// `len` zero bytes, or `None` when the system does not grant that much memory.
+    pub fn try_zeroed(len: usize) -> Option<Self> {
+        #[cfg(not(target_family = "wasm"))]
+        if len >= 2 << 20 {
+            return Some(Self { len, memory: Memory::Pages(huge_pages(len).ok()?) });
+        }
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(len.div_ceil(ALIGN)).ok()?;
+        lines.resize(len.div_ceil(ALIGN), Line([0; ALIGN]));
+        Some(Self { len, memory: Memory::Lines(lines) })
     }
 
     /// A copy of `bytes`.
@@ -63,6 +73,14 @@ impl AlignedBytes {
     }
 }
 
+#[cfg(not(target_family = "wasm"))]
+fn huge_pages(len: usize) -> std::io::Result<memmap2::MmapMut> {
+    let pages = memmap2::MmapMut::map_anon(len)?;
+    #[cfg(target_os = "linux")]
+    let _ = pages.advise(memmap2::Advice::HugePage);
+    Ok(pages)
+}
+
 /// A range of shared [`AlignedBytes`].
 #[derive(Clone)]
 pub struct Bytes {
@@ -81,6 +99,12 @@ impl Bytes {
     pub fn copy_of(bytes: &[u8]) -> Self {
         let owner = Arc::new(AlignedBytes::copy_of(bytes));
         Self { range: 0..bytes.len(), owner }
+    }
+
+    /// The first `len` bytes, sharing the memory; `None` when there are fewer.
+    pub fn prefix(&self, len: usize) -> Option<Self> {
+        let range = self.range.start..self.range.start.checked_add(len)?;
+        (range.end <= self.range.end).then(|| Self { owner: self.owner.clone(), range })
     }
 
     /// The bytes.

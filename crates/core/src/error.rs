@@ -73,6 +73,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// [`Error::Malformed`] of a file's field or tensor.
+    pub fn malformed(file: &str, field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Malformed { file: file.to_owned(), field: field.into(), problem: problem.into() }
+    }
+
+    /// [`Error::Unsupported`]: a sound file with something that this library cannot use.
+    pub fn unsupported(
+        file: &str,
+        field: impl Into<String>,
+        what: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self::Unsupported { file: file.to_owned(), field: field.into(), what: what.into(), hint: hint.into() }
+    }
+
     /// A short stable identifier of the cause.
     pub fn code(&self) -> &'static str {
         match self {

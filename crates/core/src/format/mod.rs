@@ -3,6 +3,11 @@
 //! A [`Format`] says how many bits a code has, in which planes the codes lie, what the scale looks like and which
 //! code means zero. Packing, the CPU kernels and the shaders all follow [`FORMATS`].
 
+mod codec;
+mod quantize;
+
+pub use quantize::{quantize_q4, quantize_q8};
+
 use crate::buffer::Bytes;
 
 /// Output columns of a tile.

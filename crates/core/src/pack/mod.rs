@@ -1,1 +1,239 @@
-//! Floats or foreign blocks into planes, and back.
+//! GGML blocks and floats to planes.
+//!
+//! A matrix is packed in slices of whole tiles: rows `[r0, r0 + rows)` with `r0` a multiple of 16. Planes are
+//! tile-major, so a slice is one contiguous range of each plane ([`Planes::offsets`]) and a matrix never needs to be in
+//! memory as a whole.
+
+mod ggml;
+
+pub use ggml::{GGML_TYPES, GgmlType, TypeSpec};
+
+use crate::buffer::Bytes;
+use crate::format::{BLOCK_K, PlaneSizes, TILE_N, quantize_q4, quantize_q8};
+use crate::{Error, Format, PackedMatrix, Result};
+
+/// The tensor that is being packed, for messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// File name.
+    pub file: &'a str,
+    /// Tensor name.
+    pub tensor: &'a str,
+}
+
+impl Origin<'_> {
+    fn malformed(&self, problem: String) -> Error {
+        Error::malformed(self.file, format!("tensor {}", self.tensor), problem)
+    }
+}
+
+/// The planes of a slice of a matrix.
+#[derive(Clone, Debug)]
+pub struct Planes {
+    format: Format,
+    k: usize,
+    /// Codes.
+    pub w: Vec<u8>,
+    /// High bits of 5-bit codes.
+    pub x: Vec<u8>,
+    /// Scales, f16.
+    pub s: Vec<u8>,
+    /// Mins, f16.
+    pub m: Vec<u8>,
+}
+
+impl Planes {
+    /// Planes of `rows` x `k` weights, all padding. `None` when a size overflows.
+    pub fn new(format: Format, rows: usize, k: usize) -> Option<Self> {
+        let mut planes = Self { format, k, w: vec![], x: vec![], s: vec![], m: vec![] };
+        planes.reset(rows)?;
+        Some(planes)
+    }
+
+    /// Makes the planes those of `rows` rows, all padding; their memory is reused.
+    pub fn reset(&mut self, rows: usize) -> Option<()> {
+        let sizes = self.format.plane_sizes(rows, self.k)?;
+        let (w_padding, x_padding) = self.format.padding();
+        for (plane, size, padding) in [
+            (&mut self.w, sizes.w, w_padding),
+            (&mut self.x, sizes.x, x_padding),
+            (&mut self.s, sizes.s, 0),
+            (&mut self.m, sizes.m, 0),
+        ] {
+            plane.clear();
+            plane.resize(size, padding);
+        }
+        Some(())
+    }
+
+    /// Where the planes of a slice that starts at row `first_row` (a multiple of 16) begin in the whole planes.
+    pub fn offsets(&self, first_row: usize) -> Option<PlaneSizes> {
+        self.format.plane_sizes(first_row, self.k)
+    }
+
+    /// Packs rows of GGML blocks without loss: `bytes` holds `rows` rows of `k` weights of type `ty`, whose format
+    /// ([`GgmlType::format`]) must be this one.
+    ///
+    /// # Errors
+    /// When the sizes do not agree, or a scale, min or weight is not finite.
+    pub fn pack_ggml(&mut self, ty: GgmlType, rows: usize, bytes: &[u8], origin: Origin<'_>) -> Result<()> {
+        let row_bytes = ty.bytes_of(self.k).ok_or_else(|| {
+            origin.malformed(format!("rows of {} are not whole {} blocks", self.k, ty.name()))
+        })?;
+        if ty.format() != Some(self.format) || rows.checked_mul(row_bytes) != Some(bytes.len()) {
+            return Err(origin.malformed(format!(
+                "{} bytes of {} given for {rows} rows of {} as {}",
+                bytes.len(),
+                ty.name(),
+                self.k,
+                self.format.spec().name
+            )));
+        }
+        self.reset(rows)
+            .ok_or_else(|| origin.malformed(format!("{rows} rows overflow the address space")))?;
+        for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
+            ggml::pack_row(self, ty, row, bytes)
+                .map_err(|problem| origin.malformed(format!("slice row {row}: {problem}")))?;
+        }
+        Ok(())
+    }
+
+    /// Packs `values.len() / k` rows of floats: quantised to [`Format::Q4`] or [`Format::Q8`], or stored as
+    /// [`Format::F32`].
+    ///
+    /// # Errors
+    /// When the sizes do not agree, a weight is not finite or too large for a f16 scale, or the format is another one.
+    pub fn pack_f32(&mut self, values: &[f32], origin: Origin<'_>) -> Result<()> {
+        let k = self.k;
+        if k == 0 || !values.len().is_multiple_of(k) {
+            return Err(origin.malformed(format!("{} values given for rows of {k}", values.len())));
+        }
+        let rows = values.len() / k;
+        self.reset(rows)
+            .ok_or_else(|| origin.malformed(format!("{rows} rows overflow the address space")))?;
+        for (row, values) in values.chunks_exact(k).enumerate() {
+            for (b, values) in values.chunks(BLOCK_K).enumerate() {
+                let mut block = [0.0; BLOCK_K];
+                block[..values.len()].copy_from_slice(values);
+                self.pack_f32_block(row, b, &block).ok_or_else(|| {
+                    origin.malformed(format!(
+                        "slice row {row}, weights {}.. cannot be stored as {}: {block:?}",
+                        b * BLOCK_K,
+                        self.format.spec().name
+                    ))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pack_f32_block(&mut self, row: usize, b: usize, block: &[f32; BLOCK_K]) -> Option<()> {
+        match self.format {
+            Format::Q4 => {
+                let (scale, codes) = quantize_q4(block)?;
+                self.put_scale(row, b, scale.to_bits(), 0);
+                self.put_words(row, b, &nibble_words(&codes));
+            }
+            Format::Q8 => {
+                let (scale, codes) = quantize_q8(block)?;
+                self.put_scale(row, b, scale.to_bits(), 0);
+                self.put_bytes(row, b, bytemuck::cast_ref(&codes));
+            }
+            Format::F32 => {
+                for (i, value) in block.iter().enumerate() {
+                    self.put_float(row, b * BLOCK_K + i, value.to_bits().to_le_bytes());
+                }
+                return block.iter().all(|x| x.is_finite()).then_some(());
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn blocks(&self) -> usize {
+        self.k.div_ceil(BLOCK_K)
+    }
+
+    /// The four words of eight 4-bit codes of block `b`.
+    fn put_words(&mut self, row: usize, b: usize, words: &[u32; 4]) {
+        let start = (row / TILE_N * self.blocks() + b) * 4 * TILE_N + row % TILE_N;
+        for (i, word) in words.iter().enumerate() {
+            put(&mut self.w, start + i * TILE_N, word.to_le_bytes());
+        }
+    }
+
+    /// The bit 4 of each code of block `b`; bit `k` of `high` belongs to code `k`.
+    fn put_high(&mut self, row: usize, b: usize, high: u32) {
+        let word = (0..32).fold(0, |word, k| word | (high >> k & 1) << (8 * (k % 4) + k / 4));
+        let at = (row / TILE_N * self.blocks() + b) * TILE_N + row % TILE_N;
+        put(&mut self.x, at, word.to_le_bytes());
+    }
+
+    /// The 32 signed bytes of block `b`.
+    fn put_bytes(&mut self, row: usize, b: usize, codes: &[u8; BLOCK_K]) {
+        let start = (row / TILE_N * self.blocks() + b) * 8 * TILE_N + row % TILE_N;
+        for (i, word) in codes.as_chunks().0.iter().enumerate() {
+            put::<4>(&mut self.w, start + i * TILE_N, *word);
+        }
+    }
+
+    fn put_scale(&mut self, row: usize, b: usize, scale: u16, min: u16) {
+        let i = (row / TILE_N * self.blocks() + b) * TILE_N + row % TILE_N;
+        put(&mut self.s, i, scale.to_le_bytes());
+        if !self.m.is_empty() {
+            put(&mut self.m, i, min.to_le_bytes());
+        }
+    }
+
+    fn put_float<const N: usize>(&mut self, row: usize, k: usize, value: [u8; N]) {
+        let i = (row / TILE_N * self.blocks() * BLOCK_K + k) * TILE_N + row % TILE_N;
+        put(&mut self.w, i, value);
+    }
+
+    /// A whole matrix of `n` rows from planes that hold all of them.
+    pub fn into_matrix(self, name: &str, n: usize) -> Result<PackedMatrix> {
+        let planes = [&self.w, &self.x, &self.s, &self.m].map(|plane| Bytes::copy_of(plane));
+        PackedMatrix::new(name, self.format, n, self.k, planes)
+    }
+}
+
+/// Packs a whole tensor of GGML blocks, `n` rows of `k` weights.
+pub fn matrix_from_ggml(
+    ty: GgmlType,
+    n: usize,
+    k: usize,
+    bytes: &[u8],
+    origin: Origin<'_>,
+) -> Result<PackedMatrix> {
+    let format = ty.format().ok_or_else(|| ty.unsupported(origin))?;
+    let mut planes =
+        Planes::new(format, 0, k).ok_or_else(|| origin.malformed(format!("{n} x {k} overflows")))?;
+    planes.pack_ggml(ty, n, bytes, origin)?;
+    planes.into_matrix(origin.tensor, n)
+}
+
+/// Quantises (or stores) a whole matrix of floats, rows of `k`, as `format`: q4, q8 or f32.
+pub fn matrix_from_f32(format: Format, k: usize, values: &[f32], origin: Origin<'_>) -> Result<PackedMatrix> {
+    let mut planes =
+        Planes::new(format, 0, k).ok_or_else(|| origin.malformed(format!("rows of {k} overflow")))?;
+    planes.pack_f32(values, origin)?;
+    planes.into_matrix(origin.tensor, values.len() / k)
+}
+
+/// Element `i` of a plane of `N`-byte elements.
+fn put<const N: usize>(plane: &mut [u8], i: usize, value: [u8; N]) {
+    plane[i * N..][..N].copy_from_slice(&value);
+}
+
+/// Signed 4-bit codes to words of codes with offset 8.
+fn nibble_words(codes: &[i8; BLOCK_K]) -> [u32; 4] {
+    std::array::from_fn(|word| {
+        (0..8).fold(0, |bits, i| {
+            let code = (codes[word * 8 + i] + 8) as u32;
+            bits | code << (8 * (i % 4) + 4 * (i / 4))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! The block types of GGML files.
+
+use super::{Origin, Planes};
+use crate::format::BLOCK_K;
+use crate::{Error, Format, Result};
+
+/// A tensor type as GGUF files number them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GgmlType(&'static TypeSpec);
+
+/// The properties of a tensor type.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct TypeSpec {
+    /// The number in files.
+    pub id: u32,
+    /// The usual name.
+    pub name: &'static str,
+    /// Weights of a block.
+    pub block: usize,
+    /// Bytes of a block.
+    pub bytes: usize,
+    /// The format that holds it without loss, if this library packs the type.
+    pub format: Option<Format>,
+}
+
+const fn spec(id: u32, name: &'static str, block: usize, bytes: usize, format: Option<Format>) -> TypeSpec {
+    TypeSpec { id, name, block, bytes, format }
+}
+
+/// All types in use; those without a format can be listed but not packed.
+pub const GGML_TYPES: &[TypeSpec] = &[
+    spec(0, "F32", 1, 4, Some(Format::F32)),
+    spec(1, "F16", 1, 2, Some(Format::F16)),
+    spec(2, "Q4_0", 32, 18, Some(Format::Q4)),
+    spec(3, "Q4_1", 32, 20, Some(Format::Q4m)),
+    spec(6, "Q5_0", 32, 22, Some(Format::Q5)),
+    spec(7, "Q5_1", 32, 24, Some(Format::Q5m)),
+    spec(8, "Q8_0", 32, 34, Some(Format::Q8)),
+    spec(9, "Q8_1", 32, 36, None),
+    spec(10, "Q2_K", 256, 84, None),
+    spec(11, "Q3_K", 256, 110, None),
+    spec(12, "Q4_K", 256, 144, None),
+    spec(13, "Q5_K", 256, 176, None),
+    spec(14, "Q6_K", 256, 210, None),
+    spec(15, "Q8_K", 256, 292, None),
+    spec(16, "IQ2_XXS", 256, 66, None),
+    spec(17, "IQ2_XS", 256, 74, None),
+    spec(18, "IQ3_XXS", 256, 98, None),
+    spec(19, "IQ1_S", 256, 50, None),
+    spec(20, "IQ4_NL", 32, 18, None),
+    spec(21, "IQ3_S", 256, 110, None),
+    spec(22, "IQ2_S", 256, 82, None),
+    spec(23, "IQ4_XS", 256, 136, None),
+    spec(24, "I8", 1, 1, None),
+    spec(25, "I16", 1, 2, None),
+    spec(26, "I32", 1, 4, None),
+    spec(27, "I64", 1, 8, None),
+    spec(28, "F64", 1, 8, None),
+    spec(29, "IQ1_M", 256, 56, None),
+    spec(30, "BF16", 1, 2, Some(Format::Bf16)),
+    spec(34, "TQ1_0", 256, 54, None),
+    spec(35, "TQ2_0", 256, 66, None),
+    spec(39, "MXFP4", 32, 17, None),
+];
+
+impl GgmlType {
+    /// The type with this number.
+    pub fn from_id(id: u32) -> Option<Self> {
+        GGML_TYPES.iter().find(|spec| spec.id == id).map(Self)
+    }
+
+    /// The type with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        GGML_TYPES.iter().find(|spec| spec.name == name).map(Self)
+    }
+
+    /// The usual name.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// Weights of a block.
+    pub fn block(self) -> usize {
+        self.0.block
+    }
+
+    /// The format that holds this type without loss.
+    pub fn format(self) -> Option<Format> {
+        self.0.format
+    }
+
+    /// Whether the values are floats, not blocks.
+    pub fn is_float(self) -> bool {
+        matches!(self.0.format, Some(Format::F32 | Format::F16 | Format::Bf16))
+    }
+
+    /// Bytes of `count` weights, or `None` when they are not whole blocks or overflow.
+    pub fn bytes_of(self, count: usize) -> Option<usize> {
+        if !count.is_multiple_of(self.0.block) {
+            return None;
+        }
+        (count / self.0.block).checked_mul(self.0.bytes)
+    }
+
+    /// The error for a tensor of a type that cannot be packed.
+    pub fn unsupported(self, origin: Origin<'_>) -> Error {
+        let known: Vec<_> = GGML_TYPES.iter().filter(|t| t.format.is_some()).map(|t| t.name).collect();
+        Error::unsupported(
+            origin.file,
+            format!("tensor {}", origin.tensor),
+            format!("type {}", self.name()),
+            format!("use a file whose tensors are {}", known.join(", ")),
+        )
+    }
+
+    /// Appends the values of whole float elements ([`GgmlType::is_float`]) to `out`.
+    ///
+    /// # Errors
+    /// When the type is a block type or a value is not finite.
+    pub fn floats(self, bytes: &[u8], out: &mut Vec<f32>, origin: Origin<'_>) -> Result<()> {
+        let start = out.len();
+        match self.0.format {
+            Some(Format::F32) => out.extend(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b))),
+            Some(Format::F16) => {
+                out.extend(bytes.as_chunks().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()));
+            }
+            Some(Format::Bf16) => {
+                out.extend(bytes.as_chunks().0.iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()));
+            }
+            _ => return Err(self.unsupported(origin)),
+        }
+        match out[start..].iter().position(|x| !x.is_finite()) {
+            Some(i) => Err(origin.malformed(format!(
+                "element {i} of this part is {}; weights must be finite, the file is damaged",
+                out[start + i]
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Packs one row of blocks. The error says which block and why.
+pub(super) fn pack_row(
+    planes: &mut Planes,
+    ty: GgmlType,
+    row: usize,
+    bytes: &[u8],
+) -> std::result::Result<(), String> {
+    match ty.name() {
+        "F32" => pack_floats(planes, row, bytes, |b: [u8; 4]| f32::from_le_bytes(b).is_finite()),
+        "F16" => pack_floats(planes, row, bytes, |b: [u8; 2]| half::f16::from_le_bytes(b).is_finite()),
+        "BF16" => pack_floats(planes, row, bytes, |b: [u8; 2]| half::bf16::from_le_bytes(b).is_finite()),
+        _ => {
+            for (b, block) in bytes.chunks_exact(ty.0.bytes).enumerate() {
+                let (scale, min) = pack_block(planes, ty, row, b, block);
+                for (what, bits) in [("scale", scale), ("min", min)] {
+                    let value = half::f16::from_bits(bits);
+                    if !value.is_finite() {
+                        return Err(format!("block {b}: {what} is {value}; the file is damaged"));
+                    }
+                }
+                planes.put_scale(row, b, scale, min);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn pack_floats<const N: usize>(
+    planes: &mut Planes,
+    row: usize,
+    bytes: &[u8],
+    finite: impl Fn([u8; N]) -> bool,
+) -> std::result::Result<(), String> {
+    for (k, &value) in bytes.as_chunks().0.iter().enumerate() {
+        if !finite(value) {
+            return Err(format!("weight {k} is not finite; the file is damaged"));
+        }
+        planes.put_float(row, k, value);
+    }
+    Ok(())
+}
+
+/// Packs the codes of a block and returns the bits of its scale and min.
+///
+/// Blocks begin with an f16 scale; `_1` types go on with an f16 min, 5-bit types with the high bits; codes follow.
+fn pack_block(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[u8]) -> (u16, u16) {
+    let half_at = |i: usize| u16::from_le_bytes([block[i], block[i + 1]]);
+    let word_at = |i: usize| u32::from_le_bytes([block[i], block[i + 1], block[i + 2], block[i + 3]]);
+    let codes = block.len() - if ty.format() == Some(Format::Q8) { BLOCK_K } else { BLOCK_K / 2 };
+    if ty.format() == Some(Format::Q8) {
+        if let Some(codes) = block[codes..].as_array() {
+            planes.put_bytes(row, b, codes);
+        }
+    } else {
+        let words = std::array::from_fn(|i| word_at(codes + 4 * i));
+        planes.put_words(row, b, &regroup_nibbles(words));
+    }
+    match ty.format() {
+        Some(Format::Q4m) => (half_at(0), half_at(2)),
+        Some(Format::Q5) => {
+            planes.put_high(row, b, word_at(2));
+            (half_at(0), 0)
+        }
+        Some(Format::Q5m) => {
+            planes.put_high(row, b, word_at(4));
+            (half_at(0), half_at(2))
+        }
+        _ => (half_at(0), 0),
+    }
+}
+
+/// GGML pairs `k` (low nibble) with `k + 16` (high) in byte `k`; our word pairs `k` with `k + 4`.
+fn regroup_nibbles([q0, q1, q2, q3]: [u32; 4]) -> [u32; 4] {
+    const LOW: u32 = 0x0f0f_0f0f;
+    let low = |a: u32, b: u32| a & LOW | (b & LOW) << 4;
+    let high = |a: u32, b: u32| a >> 4 & LOW | b & !LOW;
+    [low(q0, q1), low(q2, q3), high(q0, q1), high(q2, q3)]
+}

@@ -1,0 +1,178 @@
+use super::*;
+use half::f16;
+
+const ORIGIN: Origin<'static> = Origin { file: "test.gguf", tensor: "t" };
+
+/// Bytes that look random but are the same in every run.
+fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Rows of blocks with random codes and finite scales.
+fn blocks(ty: GgmlType, rows: usize, k: usize) -> Vec<u8> {
+    let mut bytes = noise(ty.bytes_of(rows * k).unwrap(), 7);
+    let block = ty.bytes_of(32).unwrap();
+    for block in bytes.chunks_exact_mut(block) {
+        let scale = f16::from_f32((f32::from(block[0]) - 100.0) / 512.0).to_le_bytes();
+        block[..2].copy_from_slice(&scale);
+        if matches!(ty.name(), "Q4_1" | "Q5_1") {
+            let min = f16::from_f32(f32::from(block[3]) / -64.0).to_le_bytes();
+            block[2..4].copy_from_slice(&min);
+        }
+    }
+    bytes
+}
+
+/// The definition of the block types, written the long way round.
+fn ggml_value(ty: GgmlType, block: &[u8], k: usize) -> f32 {
+    let half_at = |i: usize| f16::from_le_bytes([block[i], block[i + 1]]).to_f32();
+    let nibble = |codes: &[u8]| i32::from(if k < 16 { codes[k] & 15 } else { codes[k - 16] >> 4 });
+    let bit = |high: &[u8]| i32::from(high[k / 8] >> (k % 8) & 1) << 4;
+    let d = half_at(0);
+    match ty.name() {
+        "Q4_0" => (nibble(&block[2..]) - 8) as f32 * d,
+        "Q4_1" => nibble(&block[4..]) as f32 * d + half_at(2),
+        "Q5_0" => ((nibble(&block[6..]) | bit(&block[2..6])) - 16) as f32 * d,
+        "Q5_1" => (nibble(&block[8..]) | bit(&block[4..8])) as f32 * d + half_at(2),
+        "Q8_0" => f32::from(block[2 + k] as i8) * d,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn block_types_keep_their_values() {
+    for name in ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"] {
+        let ty = GgmlType::from_name(name).unwrap();
+        for (n, k) in [(1, 32), (16, 64), (19, 96), (48, 32)] {
+            let bytes = blocks(ty, n, k);
+            let matrix = matrix_from_ggml(ty, n, k, &bytes, ORIGIN).unwrap();
+            let mut row = vec![0.0; k];
+            for (r, bytes) in bytes.chunks_exact(ty.bytes_of(k).unwrap()).enumerate() {
+                matrix.dequantize_row(r, &mut row);
+                for (i, value) in row.iter().enumerate() {
+                    let block = &bytes[ty.bytes_of(i / 32 * 32).unwrap()..];
+                    assert_eq!(*value, ggml_value(ty, block, i % 32), "{name} {n}x{k} row {r} k {i}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_lie_where_the_format_says() {
+    let ty = GgmlType::from_name("Q4_0").unwrap();
+    let mut bytes = blocks(ty, 32, 64);
+    bytes.chunks_exact_mut(18).for_each(|b| b[2..].fill(0));
+    // Row 17, k = 32 + 13: block 1, high nibble of byte 13 is k = 29, low nibble k = 13.
+    bytes[(17 * 2 + 1) * 18 + 2 + 13] = 0x0b;
+    let matrix = matrix_from_ggml(ty, 32, 64, &bytes, ORIGIN).unwrap();
+    // Tile 1, block 1, granule 1 (k 8..16), column 1, byte 13 % 4 = 1, high nibble because (13 >> 2) & 1 = 1.
+    let at = ((2 + 1) * 4 + 1) * 64 + 4 + 1;
+    assert_eq!(matrix.w[at], 0xb0);
+    assert_eq!(matrix.w.iter().filter(|&&b| b != 0).count(), 1);
+}
+
+#[test]
+fn slices_equal_the_whole() {
+    for name in ["Q4_1", "Q5_0", "Q8_0"] {
+        let ty = GgmlType::from_name(name).unwrap();
+        let (n, k) = (40, 64);
+        let bytes = blocks(ty, n, k);
+        let whole = matrix_from_ggml(ty, n, k, &bytes, ORIGIN).unwrap();
+        let mut planes = Planes::new(whole.format, 0, k).unwrap();
+        for first in (0..n).step_by(16) {
+            let rows = 16.min(n - first);
+            let row_bytes = ty.bytes_of(k).unwrap();
+            planes.pack_ggml(ty, rows, &bytes[first * row_bytes..][..rows * row_bytes], ORIGIN).unwrap();
+            let at = planes.offsets(first).unwrap();
+            for (whole, part, at) in [
+                (&whole.w, &planes.w, at.w),
+                (&whole.x, &planes.x, at.x),
+                (&whole.s, &planes.s, at.s),
+                (&whole.m, &planes.m, at.m),
+            ] {
+                assert_eq!(&whole[at..][..part.len()], &part[..], "{name} row {first}");
+            }
+        }
+    }
+}
+
+#[test]
+fn padding_is_the_offset_with_zero_scale() {
+    let ty = GgmlType::from_name("Q5_0").unwrap();
+    let matrix = matrix_from_ggml(ty, 1, 32, &blocks(ty, 1, 32), ORIGIN).unwrap();
+    let padded = PackedMatrix { n: 16, ..matrix };
+    let mut row = [1.0; 32];
+    padded.dequantize_row(9, &mut row);
+    assert_eq!(row, [0.0; 32]);
+    assert_eq!(u32::from_le_bytes(padded.x[4 * 9..][..4].try_into().unwrap()), u32::MAX);
+
+    let values: Vec<f32> = (0..40).map(|i| i as f32).collect();
+    let matrix = matrix_from_f32(Format::Q4, 40, &values, ORIGIN).unwrap();
+    assert_eq!((matrix.n, matrix.k, matrix.w.len()), (1, 40, 512));
+    assert_eq!(matrix.w[256 + 64], 0x88, "k 40..48 is padding");
+}
+
+#[test]
+fn floats_are_kept() {
+    for (name, size) in [("F32", 4), ("F16", 2), ("BF16", 2)] {
+        let ty = GgmlType::from_name(name).unwrap();
+        let values: Vec<f32> = (0..20 * 33).map(|i| (i as f32 - 300.0) * 0.5).collect();
+        let bytes: Vec<u8> = match size {
+            4 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            _ if name == "F16" => values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect(),
+            _ => values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect(),
+        };
+        let mut expected = vec![];
+        ty.floats(&bytes, &mut expected, ORIGIN).unwrap();
+        let matrix = matrix_from_ggml(ty, 20, 33, &bytes, ORIGIN).unwrap();
+        let mut row = [0.0; 33];
+        for (r, expected) in expected.chunks_exact(33).enumerate() {
+            matrix.dequantize_row(r, &mut row);
+            assert_eq!(row, expected, "{name} row {r}");
+        }
+    }
+}
+
+#[test]
+fn quantised_floats_are_near() {
+    let values: Vec<f32> = (0..17 * 64).map(|i| ((i * 7919 % 1000) as f32 - 500.0) / 400.0).collect();
+    for (format, step) in [(Format::Q4, 1.25 / 7.0), (Format::Q8, 1.25 / 127.0)] {
+        let matrix = matrix_from_f32(format, 64, &values, ORIGIN).unwrap();
+        let mut row = [0.0; 64];
+        for (r, expected) in values.chunks_exact(64).enumerate() {
+            matrix.dequantize_row(r, &mut row);
+            for (a, b) in row.iter().zip(expected) {
+                assert!((a - b).abs() < step, "{a} {b}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_blocks_are_named() {
+    let ty = GgmlType::from_name("Q4_1").unwrap();
+    for (at, what) in [(1, "scale"), (3, "min")] {
+        let mut bytes = blocks(ty, 2, 64);
+        bytes[3 * 20 + at] = 0x7e;
+        let error = matrix_from_ggml(ty, 2, 64, &bytes, ORIGIN).unwrap_err().to_string();
+        assert!(
+            error.contains("test.gguf: tensor t: slice row 1: block 1") && error.contains(what),
+            "{error}"
+        );
+    }
+    let error = matrix_from_ggml(ty, 2, 48, &[], ORIGIN).unwrap_err().to_string();
+    assert!(error.contains("rows of 48 are not whole Q4_1 blocks"), "{error}");
+    let error = matrix_from_ggml(ty, 2, 64, &[0; 79], ORIGIN).unwrap_err().to_string();
+    assert!(error.contains("79 bytes"), "{error}");
+    let k_quant = GgmlType::from_name("Q4_K").unwrap();
+    let error = matrix_from_ggml(k_quant, 1, 256, &[0; 144], ORIGIN).unwrap_err();
+    assert_eq!(error.code(), "unsupported");
+    assert!(matrix_from_f32(Format::Q4, 32, &[f32::NAN; 32], ORIGIN).is_err());
+    assert!(matrix_from_f32(Format::F32, 32, &[f32::INFINITY; 32], ORIGIN).is_err());
+}
