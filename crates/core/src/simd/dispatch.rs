@@ -1,5 +1,11 @@
 //! From an [`Isa`] chosen at run time to code compiled for it.
 
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+use super::Wasm;
+#[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+use super::WasmRelaxed;
+#[cfg(target_arch = "x86_64")]
+use super::{Avx2, Avx512};
 use super::{Dot, Isa, Scalar, Simd};
 use crate::{Error, Result};
 
@@ -18,10 +24,21 @@ pub trait Kernel {
 /// same bits.
 #[inline]
 pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
-    #[expect(clippy::match_single_binding, reason = "the other ISAs follow")]
     match isa {
-        // One arm for each ISA: `Isa::Avx2 => if let Some(token) = Avx2::new() { return token.run(kernel) }`, where
-        // `Avx2::run` is the `#[target_feature]` trampoline in the ISA's own file.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => match Avx2::new() {
+            Some(token) => token.run(kernel),
+            None => kernel.run(Scalar),
+        },
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => match Avx512::new() {
+            Some(token) => token.run(kernel),
+            None => kernel.run(Scalar),
+        },
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Isa::Wasm => kernel.run(Wasm::new()),
+        #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+        Isa::WasmRelaxed => kernel.run(WasmRelaxed::new()),
         _ => kernel.run(Scalar),
     }
 }

@@ -4,13 +4,27 @@
 //! the trait's methods are safe. Everything is written against a *virtual vector of 16 lanes*; every ISA computes the
 //! same lanes in the same order and rounds after every operation (no fused multiply-add), hence the same bits.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod dispatch;
 pub mod dot;
 mod scalar;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod wasm;
 
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use avx512::Avx512;
 pub use dispatch::{Kernel, dispatch};
 pub use dot::Dot;
 pub use scalar::Scalar;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub use wasm::Wasm;
+#[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+pub use wasm::WasmRelaxed;
 
 /// An instruction set that kernels can be run with. Ordered from the plainest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +44,9 @@ pub enum Isa {
 /// Lanes of a virtual vector.
 pub const LANES: usize = 16;
 
+/// The largest finite IEEE half.
+pub const F16_MAX: f32 = 65504.0;
+
 /// Elementwise f32 arithmetic on 16 lanes. Every operation is IEEE single with round to nearest even.
 pub trait Simd: Copy + Send + Sync + 'static {
     /// The instruction set.
@@ -45,8 +62,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn load(self, x: &[f32; LANES]) -> Self::F32;
     /// Stores 16 floats.
     fn store(self, v: Self::F32, out: &mut [f32; LANES]);
-    /// Widens 16 IEEE halves (exact).
+    /// Widens 16 finite IEEE halves (exact, denormals too).
     fn load_f16(self, x: &[u16; LANES]) -> Self::F32;
+    /// Narrows to the nearest IEEE half, ties to even; saturates at [`F16_MAX`], so that the result is finite.
+    fn store_f16(self, v: Self::F32, out: &mut [u16; LANES]);
     /// `a + b`
     fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
     /// `a - b`
@@ -87,3 +106,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The same bits as float.
     fn bits_to_f32(self, a: Self::I32) -> Self::F32;
 }
+
+#[cfg(test)]
+mod tests;

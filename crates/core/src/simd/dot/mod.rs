@@ -41,3 +41,11 @@ pub trait Dot: Simd {
 }
 
 impl Dot for super::Scalar {}
+#[cfg(target_arch = "x86_64")]
+impl Dot for super::Avx2 {}
+#[cfg(target_arch = "x86_64")]
+impl Dot for super::Avx512 {}
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+impl Dot for super::Wasm {}
+#[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+impl Dot for super::WasmRelaxed {}
