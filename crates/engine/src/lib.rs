@@ -5,5 +5,6 @@
 pub mod arch;
 pub mod error;
 pub mod kv_cache;
+pub mod oracle;
 
 pub use error::{Error, Result};
