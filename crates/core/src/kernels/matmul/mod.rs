@@ -1,0 +1,100 @@
+//! Products of rows of activations with packed matrices, a tile (16 output columns) at a time.
+//!
+//! Every output is one sum over the blocks of a row in increasing order, each block's integer sum being exact, so that
+//! results depend neither on the ISA nor on how rows and tiles are grouped or split between threads
+//! (accuracy contract, level B).
+
+mod float;
+mod output;
+mod quantized;
+#[cfg(test)]
+mod tests;
+
+pub use output::{Output, Tiles, Write};
+
+use crate::activation::{BlocksRef, QuantizedRows};
+use crate::format::{BLOCK_K, Codes, Format, PackedMatrix};
+use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
+use crate::{Error, Result};
+
+/// The rows on the left of a product, in the form that the matrix's format reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Rows<'a> {
+    /// For packed formats.
+    Quantized(&'a QuantizedRows),
+    /// For raw float formats: `[rows][k]`.
+    Float(&'a [f32]),
+}
+
+/// Whether products with matrices of `format` read [`Rows::Quantized`].
+pub fn takes_quantized(format: Format) -> bool {
+    format.spec().codes != Codes::Float
+}
+
+/// Computes `tiles` of `x * w` and writes them as `write` says.
+///
+/// Several threads may compute different tiles of one [`Output`] at the same time.
+///
+/// # Errors
+/// [`Error::Shape`] when `x`, `w` and the output do not fit each other, or `x` has the wrong form for `w`.
+pub fn matmul_tiles(isa: Isa, x: Rows<'_>, w: &PackedMatrix, write: Write, tiles: Tiles<'_>) -> Result<()> {
+    check(x, w, &tiles)?;
+    dispatch(isa, Matmul { x, w, write, tiles });
+    Ok(())
+}
+
+fn check(x: Rows<'_>, w: &PackedMatrix, tiles: &Tiles<'_>) -> Result<()> {
+    let shape = |problem| Err(Error::Shape { what: "matmul".into(), problem });
+    let rows = tiles.rows();
+    match x {
+        Rows::Quantized(x) if takes_quantized(w.format) => {
+            if (x.rows(), x.k()) != (rows, w.k) {
+                return shape(format!("{} x {} activations for {rows} x {}", x.rows(), x.k(), w.k));
+            }
+        }
+        Rows::Float(x) if !takes_quantized(w.format) => {
+            if Some(x.len()) != rows.checked_mul(w.k) {
+                return shape(format!("{} activations for {rows} x {}", x.len(), w.k));
+            }
+        }
+        _ => return shape(format!("activations of the wrong form for format {}", w.format.spec().name)),
+    }
+    if tiles.n() != w.n {
+        return shape(format!("an output of {} columns for a matrix of {}", tiles.n(), w.n));
+    }
+    let planes = [&w.w, &w.x, &w.s, &w.m].map(|plane| plane.len());
+    let aligned = [&w.w, &w.x, &w.s, &w.m].iter().all(|plane| plane.as_ptr().addr() % 4 == 0);
+    match w.format.plane_sizes(w.n, w.k) {
+        Some(size) if planes == [size.w, size.x, size.s, size.m] && aligned => Ok(()),
+        size => shape(format!("planes of {planes:?} bytes for {size:?}")),
+    }
+}
+
+/// A checked product.
+struct Matmul<'a> {
+    x: Rows<'a>,
+    w: &'a PackedMatrix,
+    write: Write,
+    tiles: Tiles<'a>,
+}
+
+impl Kernel for Matmul<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd + Dot>(self, s: S) {
+        let Self { x, w, write, tiles } = self;
+        match x {
+            Rows::Float(x) => float::run(s, x, w, write, tiles),
+            Rows::Quantized(x) => match x.blocks() {
+                BlocksRef::A8(x) => quantized::run(s, x, w, write, tiles),
+                BlocksRef::A16(x) => quantized::run(s, x, w, write, tiles),
+            },
+        }
+    }
+}
+
+/// Blocks of a row.
+fn blocks(w: &PackedMatrix) -> usize {
+    w.k.div_ceil(BLOCK_K)
+}

@@ -1,0 +1,114 @@
+//! Where a product goes: a row-major matrix whose columns several threads write at the same time.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::format::TILE_N;
+use crate::simd::Simd;
+use crate::{Error, Result};
+
+/// What becomes of a product `v` that is to go where `out` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// `out = v`
+    Store,
+    /// `out = out + v`
+    Add,
+}
+
+/// A matrix `[rows][n]` being written. Each of its tiles is handed out once: to one thread.
+#[derive(Debug)]
+pub struct Output<'a> {
+    data: *mut f32,
+    rows: usize,
+    n: usize,
+    next: AtomicUsize,
+    lifetime: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: all access is through `Tiles`, which own disjoint columns of `data`, and `next` is atomic.
+unsafe impl Sync for Output<'_> {}
+
+impl<'a> Output<'a> {
+    /// The matrix `data`, `[rows][n]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `data` is not of that size.
+    pub fn new(data: &'a mut [f32], rows: usize, n: usize) -> Result<Self> {
+        if rows.checked_mul(n) != Some(data.len()) {
+            let problem = format!("{} values for {rows} x {n}", data.len());
+            return Err(Error::Shape { what: "output".into(), problem });
+        }
+        Ok(Self { data: data.as_mut_ptr(), rows, n, next: AtomicUsize::new(0), lifetime: PhantomData })
+    }
+
+    /// Number of tiles.
+    pub fn tiles(&self) -> usize {
+        self.n.div_ceil(TILE_N)
+    }
+
+    /// The next `count` tiles (fewer at the end) that nobody has claimed yet; `None` when all are claimed.
+    pub fn claim(&self, count: usize) -> Option<Tiles<'_>> {
+        let count = count.min(self.tiles());
+        let first = self.next.fetch_add(count, Ordering::Relaxed);
+        let range = first..self.tiles().min(first.saturating_add(count));
+        (!range.is_empty()).then_some(Tiles { output: self, range })
+    }
+}
+
+/// Some neighbouring tiles of an [`Output`], owned: nobody else reads or writes them.
+#[derive(Debug)]
+pub struct Tiles<'a> {
+    output: &'a Output<'a>,
+    range: Range<usize>,
+}
+
+impl Tiles<'_> {
+    /// Rows of the output.
+    pub fn rows(&self) -> usize {
+        self.output.rows
+    }
+
+    /// Columns of the whole output.
+    pub fn n(&self) -> usize {
+        self.output.n
+    }
+
+    /// Which tiles.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// Writes row `row` of tile `tile`; lanes past the last column are dropped.
+    #[inline(always)]
+    pub(super) fn write<S: Simd>(&mut self, s: S, row: usize, tile: usize, v: S::F32, write: Write) {
+        assert!(row < self.rows() && self.range.contains(&tile), "outside the claimed tiles");
+        let column = tile * TILE_N;
+        let width = TILE_N.min(self.n() - column);
+        // SAFETY: `row` and the `width` columns from `column` lie inside the output, which `Output::new` was lent
+        // mutably; the columns belong to this claim alone.
+        let out = unsafe {
+            let start = self.output.data.add(row * self.n() + column);
+            std::slice::from_raw_parts_mut(start, width)
+        };
+        if let Ok(out) = <&mut [f32; TILE_N]>::try_from(&mut *out) {
+            let v = combine(s, s.load(out), v, write);
+            s.store(v, out);
+        } else {
+            let mut padded = [0.0; TILE_N];
+            padded[..width].copy_from_slice(out);
+            let v = combine(s, s.load(&padded), v, write);
+            s.store(v, &mut padded);
+            out.copy_from_slice(&padded[..width]);
+        }
+    }
+}
+
+#[inline(always)]
+fn combine<S: Simd>(s: S, out: S::F32, v: S::F32, write: Write) -> S::F32 {
+    match write {
+        Write::Store => v,
+        Write::Add => s.add(out, v),
+    }
+}

@@ -1,0 +1,181 @@
+//! Packed weights with a scale per block of 32.
+//!
+//! With `P = sum of a * u` and `S = sum of a` over a block, in increasing order of blocks:
+//! `acc = fl(acc + fl(fl(f32(P - offset * S) * s) * d))`, or with mins
+//! `acc = fl(acc + fl(fl(fl(f32(P) * s) + fl(f32(S) * m)) * d))`.
+
+use super::{Tiles, Write};
+use crate::activation::Block;
+use crate::format::{FORMATS, Format, PackedMatrix, ScaleForm, TILE_N};
+use crate::simd::{Dot, LANES};
+
+/// The planes of one tile, a block an item.
+#[derive(Clone, Copy)]
+struct Tile<'a> {
+    w: &'a [u8],
+    x: &'a [u8],
+    s: &'a [[u16; LANES]],
+    m: &'a [[u16; LANES]],
+}
+
+impl<'a> Tile<'a> {
+    /// Tile `tile` of `w`, whose planes have the sizes that its format demands.
+    #[inline(always)]
+    fn of(w: &'a PackedMatrix, tile: usize) -> Self {
+        let blocks = super::blocks(w);
+        let part = |plane: &'a [u8], block: usize| {
+            if plane.is_empty() { plane } else { &plane[tile * blocks * block..][..blocks * block] }
+        };
+        let spec = w.format.spec();
+        let codes = if spec.bits == 8 { 512 } else { 256 };
+        let halves = |plane| bytemuck::cast_slice::<u8, u16>(part(plane, TILE_N * 2)).as_chunks().0;
+        Self { w: part(&w.w, codes), x: part(&w.x, 64), s: halves(&w.s), m: halves(&w.m) }
+    }
+}
+
+/// A packed format at compile time.
+trait Packed {
+    const FORMAT: Format;
+    const MIN: bool = matches!(FORMATS[Self::FORMAT as usize].scale, ScaleForm::F16Min);
+    const OFFSET: i32 = FORMATS[Self::FORMAT as usize].offset;
+
+    /// `P` of block `b`.
+    fn dot<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: [&Block<P>; R],
+    ) -> [[S::I32; P]; R];
+}
+
+struct U4<const MIN: bool>;
+struct U5<const MIN: bool>;
+struct I8;
+
+impl<const MIN: bool> Packed for U4<MIN> {
+    const FORMAT: Format = if MIN { Format::Q4m } else { Format::Q4 };
+    #[inline(always)]
+    fn dot<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: [&Block<P>; R],
+    ) -> [[S::I32; P]; R] {
+        s.dot_u4(&tile.w.as_chunks().0[b], x)
+    }
+}
+
+impl<const MIN: bool> Packed for U5<MIN> {
+    const FORMAT: Format = if MIN { Format::Q5m } else { Format::Q5 };
+    #[inline(always)]
+    fn dot<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: [&Block<P>; R],
+    ) -> [[S::I32; P]; R] {
+        s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x)
+    }
+}
+
+impl Packed for I8 {
+    const FORMAT: Format = Format::Q8;
+    #[inline(always)]
+    fn dot<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: [&Block<P>; R],
+    ) -> [[S::I32; P]; R] {
+        s.dot_i8(&tile.w.as_chunks().0[b], x)
+    }
+}
+
+/// Computes checked tiles.
+#[inline(always)]
+pub(super) fn run<S: Dot, const P: usize>(
+    s: S,
+    x: &[Block<P>],
+    w: &PackedMatrix,
+    write: Write,
+    tiles: Tiles<'_>,
+) {
+    match w.format {
+        Format::Q4 => all::<S, U4<false>, P>(s, x, w, write, tiles),
+        Format::Q4m => all::<S, U4<true>, P>(s, x, w, write, tiles),
+        Format::Q5 => all::<S, U5<false>, P>(s, x, w, write, tiles),
+        Format::Q5m => all::<S, U5<true>, P>(s, x, w, write, tiles),
+        _ => all::<S, I8, P>(s, x, w, write, tiles),
+    }
+}
+
+/// All rows of a tile, then the next tile: the tile's weights come from memory once and then from the cache.
+#[inline(always)]
+fn all<S: Dot, W: Packed, const P: usize>(
+    s: S,
+    x: &[Block<P>],
+    w: &PackedMatrix,
+    write: Write,
+    mut tiles: Tiles<'_>,
+) {
+    let blocks = super::blocks(w);
+    let rows = tiles.rows();
+    for index in tiles.range() {
+        let tile = Tile::of(w, index);
+        let mut row = 0;
+        macro_rules! groups_of {
+            ($r:literal) => {
+                while $r * P <= S::ROWS.max(P) && rows - row >= $r {
+                    let sums = group::<S, W, P, $r>(s, tile, &x[row * blocks..][..$r * blocks], blocks);
+                    for (r, sum) in sums.into_iter().enumerate() {
+                        tiles.write(s, row + r, index, sum, write);
+                    }
+                    row += $r;
+                }
+            };
+        }
+        groups_of!(8);
+        groups_of!(4);
+        groups_of!(2);
+        groups_of!(1);
+    }
+}
+
+/// `R` rows `x` times one tile.
+#[inline(always)]
+fn group<S: Dot, W: Packed, const P: usize, const R: usize>(
+    s: S,
+    tile: Tile<'_>,
+    x: &[Block<P>],
+    blocks: usize,
+) -> [S::F32; R] {
+    let mut sums = [s.splat(0.0); R];
+    for b in 0..blocks {
+        let mut rows = [&x[b]; R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = &x[r * blocks + b];
+        }
+        let products = W::dot(s, tile, b, rows);
+        let scale = s.load_f16(&tile.s[b]);
+        for r in 0..R {
+            let p = whole(s, products[r]);
+            let term = if W::MIN {
+                let min = s.mul(s.splat(rows[r].sum as f32), s.load_f16(&tile.m[b]));
+                s.add(s.mul(s.i32_to_f32(p), scale), min)
+            } else if W::OFFSET != 0 {
+                let p = s.sub_i32(p, s.splat_i32(W::OFFSET * rows[r].sum));
+                s.mul(s.i32_to_f32(p), scale)
+            } else {
+                s.mul(s.i32_to_f32(p), scale)
+            };
+            sums[r] = s.add(sums[r], s.mul(term, s.splat(rows[r].scale)));
+        }
+    }
+    sums
+}
+
+/// The product of the planes' products: `128 * hi + lo`, or the only plane's.
+#[inline(always)]
+fn whole<S: Dot, const P: usize>(s: S, planes: [S::I32; P]) -> S::I32 {
+    if P == 1 { planes[0] } else { s.add_i32(s.shl_i32::<7>(planes[0]), planes[P - 1]) }
+}
