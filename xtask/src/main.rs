@@ -22,6 +22,8 @@ tasks:
       --no-serve         stop before serving
       --port N           port on localhost (default 8080; the next free one if taken)
   test [NAME...]       run every check, or only those whose name contains NAME
+  gen [--check]        write the constants that TypeScript shares with Rust, or check that they are current
+  wasm [ARG...]        build the modules of the page into web/wasm (`cargo run -p xtask-wasm` tells the arguments)
 ";
 
 fn main() {
@@ -32,6 +34,8 @@ fn main() {
                 "setup" => setup::run(&mut args),
                 "demo" => demo::run(&mut args),
                 "test" => test::run(&mut args),
+                "gen" => package("xtask-gen", &mut args),
+                "wasm" => package("xtask-wasm", &mut args),
                 "help" => help(),
                 other => bail!("no task is called {other:?}\n\n{HELP}"),
             },
@@ -43,6 +47,13 @@ fn main() {
         eprintln!("error: {error:#}");
         std::process::exit(1);
     }
+}
+
+/// Runs a task that is a package of its own, with the rest of the arguments.
+fn package(name: &str, args: &mut lexopt::Parser) -> Result<()> {
+    let mut command = runner::cargo(&["run", "--quiet", "--package", name, "--"]);
+    let status = command.args(args.raw_args()?).status()?;
+    std::process::exit(status.code().unwrap_or(1));
 }
 
 fn help() -> Result<()> {

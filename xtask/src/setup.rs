@@ -28,33 +28,36 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
 /// What the tests need.
 pub fn everything() -> Result<()> {
     let apt = Apt::default();
-    to_build(&apt)?;
+    rust_tools()?;
+    build(&apt)?;
     chromium(&apt)?;
-    lint_tools(&apt)
+    lint_tools()
 }
 
-/// What a build of the site needs.
-pub fn to_build(apt: &Apt) -> Result<()> {
-    rust(apt)?;
+/// What the site needs.
+pub fn for_the_site() -> Result<()> {
+    build(&Apt::default())
+}
+
+fn build(apt: &Apt) -> Result<()> {
+    wasm_std(apt)?;
+    wasm_source(apt)?;
     node(apt)?;
-    npm_packages()
+    npm_packages()?;
+    pip(apt)
 }
 
-/// rustfmt and clippy; std for wasm and, for the threaded module, std's source.
-pub fn rust(apt: &Apt) -> Result<()> {
+fn rust_tools() -> Result<()> {
     for (tool, component) in [("cargo-fmt", "rustfmt"), ("cargo-clippy", "clippy")] {
         if ask(tool, &["--version"]).is_some() {
             have(component);
         } else {
             need(component, "`cargo xtask test` checks format and lints");
-            step(
-                &format!("rustup component add {component}"),
-                &mut program("rustup", &["component", "add", component]),
-            )?;
+            let add = ["component", "add", component];
+            step(&format!("rustup component add {component}"), &mut program("rustup", &add))?;
         }
     }
-    wasm_std(apt)?;
-    wasm_source(apt)
+    Ok(())
 }
 
 fn wasm_std(apt: &Apt) -> Result<()> {
@@ -87,20 +90,20 @@ fn extend_or_debian(mut rustup: std::process::Command, apt: &Apt) -> Result<()> 
 }
 
 /// Whether `rustc` comes with a compiled std for [`WASM_TARGET`].
-pub fn has_wasm_std(rustc: &str) -> bool {
+fn has_wasm_std(rustc: &str) -> bool {
     let Some(dir) = ask(rustc, &["--print", "target-libdir", "--target", WASM_TARGET]) else { return false };
     std::fs::read_dir(dir)
         .is_ok_and(|files| files.flatten().any(|f| f.file_name().to_string_lossy().starts_with("libstd-")))
 }
 
 /// Whether `rustc` comes with the source of std.
-pub fn has_source(rustc: &str) -> bool {
+fn has_source(rustc: &str) -> bool {
     ask(rustc, &["--print", "sysroot"])
         .is_some_and(|root| Path::new(&root).join("lib/rustlib/src/rust/library/Cargo.toml").exists())
 }
 
 /// Node.js and npm.
-pub fn node(apt: &Apt) -> Result<()> {
+fn node(apt: &Apt) -> Result<()> {
     if ask("node", &["--version"]).is_some() && ask("npm", &["--version"]).is_some() {
         have("node and npm");
         return Ok(());
@@ -110,7 +113,7 @@ pub fn node(apt: &Apt) -> Result<()> {
 }
 
 /// The npm packages of every folder that has a lock file.
-pub fn npm_packages() -> Result<()> {
+fn npm_packages() -> Result<()> {
     for folder in npm_folders() {
         let dir = crate::root().join(&folder);
         let installed = modified(&dir.join("node_modules/.package-lock.json"));
@@ -126,7 +129,7 @@ pub fn npm_packages() -> Result<()> {
 }
 
 /// The folders with npm packages, relative to the root.
-pub fn npm_folders() -> Vec<String> {
+fn npm_folders() -> Vec<String> {
     let all = ["web", "web/demo", "tests/e2e"].map(str::to_owned);
     all.into_iter().filter(|dir| crate::root().join(dir).join("package-lock.json").exists()).collect()
 }
@@ -136,7 +139,7 @@ fn modified(path: &Path) -> Option<std::time::SystemTime> {
 }
 
 /// A browser for the tests: `$CHROMIUM`, or `chromium` on the path.
-pub fn chromium(apt: &Apt) -> Result<()> {
+fn chromium(apt: &Apt) -> Result<()> {
     if chromium_path().is_some() {
         have("chromium");
         return Ok(());
@@ -146,22 +149,28 @@ pub fn chromium(apt: &Apt) -> Result<()> {
 }
 
 /// The browser that [`chromium`] found.
-pub fn chromium_path() -> Option<PathBuf> {
+fn chromium_path() -> Option<PathBuf> {
     let named = std::env::var_os("CHROMIUM").map(PathBuf::from).filter(|path| path.exists());
     named.or_else(|| on_path("chromium"))
 }
 
+fn pip(apt: &Apt) -> Result<()> {
+    if ask("python3", &["-m", "pip", "--version"]).is_some() {
+        have("pip");
+        return Ok(());
+    }
+    need("pip", "the default model comes as a Python package");
+    apt.install(&["python3", "python3-pip"])
+}
+
 /// typos and cargo-deny, under `target/tools`.
-pub fn lint_tools(apt: &Apt) -> Result<()> {
+fn lint_tools() -> Result<()> {
     for (tool, package) in PYPI_TOOLS {
         if tool_path(tool).is_some() {
             have(tool);
             continue;
         }
         need(tool, "`cargo xtask test` checks spelling, licences and duplicate dependencies");
-        if ask("python3", &["-m", "pip", "--version"]).is_none() {
-            apt.install(&["python3", "python3-pip"])?;
-        }
         let target = tools_dir();
         let mut pip = program("python3", &["-m", "pip", "install", "--quiet", "--upgrade", "--target"]);
         let installed = step(&format!("pip install {package}"), pip.arg(&target).arg(package));
@@ -189,7 +198,7 @@ fn on_path(name: &str) -> Option<PathBuf> {
 
 /// Debian packages. The list is refreshed once, before the first install.
 #[derive(Default)]
-pub struct Apt {
+struct Apt {
     updated: Cell<bool>,
 }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check of the repository, from a fresh clone to the browser.
 
 use crate::runner::{self, Output, cargo, program};
-use crate::setup;
+use crate::{demo, setup};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     let mut report = Report { filters, rows: Vec::new() };
     rust_checks(&mut report);
     text_checks(&mut report);
+    model_checks(&mut report);
     web_checks(&mut report);
     report.finish()
 }
@@ -35,7 +36,10 @@ fn rust_checks(report: &mut Report) {
     report.command("clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
     });
-    report.command("unit and parity tests", || cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]));
+    report.command("generated files", || {
+        cargo(&["run", "--quiet", "--locked", "--package", "xtask-gen", "--", "--check"])
+    });
+    report.command("unit tests", || cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]));
     report.command("documentation", || {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
         doc.env("RUSTDOCFLAGS", "-D warnings");
@@ -57,7 +61,39 @@ fn text_checks(report: &mut Report) {
     }
 }
 
-fn web_checks(_report: &mut Report) {}
+/// The real model on every ISA of this machine: the same bits.
+fn model_checks(report: &mut Report) {
+    report.check("pack the default model", || demo::model().map(drop));
+    report.command("parity on the default model", || {
+        program(&demo::lowbit(), &["parity", "-m", "target/models/smollm2.lowbit", "--json"])
+    });
+}
+
+fn web_checks(report: &mut Report) {
+    report.command("clippy for wasm", || {
+        cargo(&[
+            "clippy",
+            "--package",
+            "lowbit-wasm",
+            "--target",
+            setup::WASM_TARGET,
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ])
+    });
+    report.check("wasm modules", demo::wasm);
+    let npm = |script: &str| {
+        let mut command = program("npm", &["run", "--silent", script]);
+        command.current_dir(crate::root().join("web"));
+        command
+    };
+    report.command("types of the npm package", || npm("check"));
+    report.command("tests of the npm package", || npm("test"));
+    report.check("site", demo::site);
+    report.command("end to end in Chromium", || npm("e2e"));
+}
 
 /// What has been checked so far.
 struct Report {
