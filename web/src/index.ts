@@ -1,0 +1,20 @@
+export { forgetModels, loadModel } from './load.js';
+export { LowbitError, type ErrorCode } from './errors.js';
+export type { Model } from './model.js';
+export type { ChatStream } from './stream.js';
+export { abilities, type Abilities } from './variant.js';
+export type {
+  Activations,
+  ChatMessage,
+  ChatResult,
+  FinishReason,
+  GenerateOptions,
+  LoadOptions,
+  LoadProgress,
+  LoadWarning,
+  MemoryUse,
+  ModelInfo,
+  ModelSource,
+  Sampling,
+  Variant,
+} from './types.js';

@@ -1,0 +1,112 @@
+import { LowbitError, abortError } from './errors.js';
+import { Model } from './model.js';
+import type { LoadRequest } from './protocol.js';
+import { Connection, type Listener } from './rpc.js';
+import type { LoadOptions, ModelSource, Variant } from './types.js';
+
+/** More threads than this rarely help: decoding is bound by memory. */
+const MAX_DEFAULT_THREADS = 8;
+
+/**
+ * Loads a model: an artifact (`.lowbit`) or a GGUF file, from a URL or from a file of the user.
+ *
+ * The engine runs in a worker, so the page never blocks. A download is verified piece by piece, kept in the browser's
+ * storage, and resumed after an interruption.
+ */
+export async function loadModel(source: ModelSource, options: LoadOptions = {}): Promise<Model> {
+  const { signal, device = 'auto' } = options;
+  if (device !== 'auto' && device !== 'cpu') {
+    throw new LowbitError('unsupported-device', `device: ${String(device)} is not supported; use "auto" or "cpu"`);
+  }
+  if (signal?.aborted) throw abortError(signal);
+  const request = loadRequest(source, options);
+  const connection = connect(options.workerUrl);
+  const listener: Listener = (message) => {
+    if (message.type === 'progress') options.onProgress?.(message.progress);
+    else if (message.type === 'warning') options.onWarning?.(message.warning);
+  };
+  try {
+    return new Model(connection, await connection.call('load', request, { signal, listener }));
+  } catch (error) {
+    connection.close(new LowbitError('disposed', 'the model was not loaded'));
+    throw error;
+  }
+}
+
+/**
+ * Deletes kept models from the browser's storage: that of `url`, or all. Returns how many there were. A model that
+ * another tab is reading is left alone.
+ */
+export async function forgetModels(url?: string | URL, options: Pick<LoadOptions, 'workerUrl'> = {}): Promise<number> {
+  const connection = connect(options.workerUrl);
+  try {
+    return await connection.call('forget', url === undefined ? {} : { url: absolute(url) });
+  } finally {
+    connection.close(new LowbitError('disposed', 'done'));
+  }
+}
+
+function connect(url?: string | URL): Connection {
+  if (typeof Worker !== 'function') {
+    throw new LowbitError('unsupported-browser', 'there are no workers here; loadModel must run in a page');
+  }
+  // Bundlers look for exactly this expression.
+  const worker = url
+    ? new Worker(url, { type: 'module' })
+    : new Worker(new URL('./worker.js', import.meta.url), { type: 'module' });
+  return new Connection(worker);
+}
+
+function loadRequest(source: ModelSource, options: LoadOptions): LoadRequest {
+  const { threads = defaultThreads(), cache = true, verify = false, headers = {}, context, activations } = options;
+  if (!Number.isInteger(threads) || threads < 1 || threads > 64) {
+    throw new LowbitError('bad-argument', `threads: ${threads} is not an integer between 1 and 64`);
+  }
+  if (context !== undefined && (!Number.isInteger(context) || context < 1)) {
+    throw new LowbitError('bad-argument', `context: ${context} is not a positive integer`);
+  }
+  if (activations !== undefined && activations !== 'a8' && activations !== 'a16') {
+    throw new LowbitError('bad-argument', `activations: ${String(activations)} is neither "a8" nor "a16"`);
+  }
+  return {
+    source: origin(source),
+    wasmUrls: wasmUrls(options.wasmUrl),
+    threads,
+    cache,
+    verify,
+    headers,
+    ...(context !== undefined && { context }),
+    ...(activations !== undefined && { activations }),
+    ...(options.variant !== undefined && { variant: options.variant }),
+  };
+}
+
+function origin(source: ModelSource): LoadRequest['source'] {
+  if (source instanceof Blob) {
+    return { blob: source, name: source instanceof File ? source.name : 'model' };
+  }
+  return { url: absolute(source) };
+}
+
+function wasmUrls(overrides: Partial<Record<Variant, string | URL>> = {}): Record<Variant, string> {
+  // Literal, so that bundlers see each of them.
+  const urls: Record<Variant, URL | string> = {
+    base: new URL('../wasm/base.wasm', import.meta.url),
+    relaxed: new URL('../wasm/relaxed.wasm', import.meta.url),
+    threads: new URL('../wasm/threads.wasm', import.meta.url),
+    ...overrides,
+  };
+  return { base: absolute(urls.base), relaxed: absolute(urls.relaxed), threads: absolute(urls.threads) };
+}
+
+function absolute(url: string | URL): string {
+  try {
+    return new URL(url, globalThis.document?.baseURI ?? globalThis.location?.href).href;
+  } catch (cause) {
+    throw new LowbitError('bad-argument', `${String(url)} is not a URL`, { cause });
+  }
+}
+
+function defaultThreads(): number {
+  return Math.max(1, Math.min(navigator.hardwareConcurrency || 1, MAX_DEFAULT_THREADS));
+}

@@ -1,0 +1,80 @@
+/** The messages between the page, the engine's worker and its helpers: all of them, and nowhere else. */
+
+import type { ErrorData } from './errors.js';
+import type {
+  Activations,
+  ChatMessage,
+  ChatResult,
+  LoadProgress,
+  LoadWarning,
+  MemoryUse,
+  ModelInfo,
+  Sampling,
+  Variant,
+} from './types.js';
+
+/** What the worker needs to load a model. All URLs are absolute: the page resolves them. */
+export interface LoadRequest {
+  source: { url: string } | { blob: Blob; name: string };
+  wasmUrls: Record<Variant, string>;
+  variant?: Variant;
+  threads: number;
+  activations?: Activations;
+  context?: number;
+  cache: boolean | 'only';
+  verify: boolean;
+  headers: Record<string, string>;
+}
+
+/** A prompt: messages for the chat template, plain text, or ids. */
+export type Prompt = { messages: ChatMessage[] } | { text: string } | { ids: number[] };
+
+export interface GenerateRequest {
+  prompt: Prompt;
+  maxTokens?: number;
+  sampling: Sampling;
+  stop: string[];
+}
+
+export interface ParityRequest {
+  prompt: Prompt;
+  /** Positions that are computed at a time. */
+  chunk: number;
+}
+
+/** Calls that give one value: the argument and the result of each. */
+export interface Calls {
+  load: [LoadRequest, ModelInfo];
+  generate: [GenerateRequest, ChatResult];
+  tokenize: [string, number[]];
+  memory: [null, MemoryUse];
+  parity: [ParityRequest, { logitsSha256: string; positions: number }];
+  forget: [{ url?: string }, number];
+}
+
+export type CallName = keyof Calls;
+
+/** Page to worker. */
+export type ToWorker =
+  | { [N in CallName]: { type: 'call'; id: number; name: N; argument: Calls[N][0] } }[CallName]
+  | { type: 'abort'; id: number }
+  | HelperStart;
+
+/** Worker to page. `id` is that of the call which the message belongs to. */
+export type FromWorker =
+  | { type: 'result'; id: number; value: unknown }
+  | { type: 'error'; id: number; error: ErrorData }
+  | { type: 'progress'; id: number; progress: LoadProgress }
+  | { type: 'warning'; id: number; warning: LoadWarning }
+  | { type: 'prefill'; id: number; done: number; total: number }
+  | { type: 'text'; id: number; text: string };
+
+/** Engine worker to helper: join the team on this memory. A helper answers with {@link HelperReady} and then blocks. */
+export interface HelperStart {
+  type: 'helper';
+  index: number;
+  module: WebAssembly.Module;
+  memory: WebAssembly.Memory;
+}
+
+export type HelperReady = { type: 'ready' } | { type: 'failed'; error: ErrorData };

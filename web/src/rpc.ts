@@ -1,0 +1,75 @@
+import { LowbitError, abortError, errorFrom } from './errors.js';
+import type { CallName, Calls, FromWorker, ToWorker } from './protocol.js';
+
+/** Receives what a call reports before its result. */
+export type Listener = (message: Exclude<FromWorker, { type: 'result' | 'error' }>) => void;
+
+interface Pending {
+  resolve: (value: never) => void;
+  reject: (error: LowbitError) => void;
+  listener?: Listener | undefined;
+}
+
+/** The page's end of the line to the engine's worker. */
+export class Connection {
+  readonly #worker: Worker;
+  readonly #pending = new Map<number, Pending>();
+  #nextId = 1;
+  #closed: LowbitError | undefined;
+
+  constructor(worker: Worker) {
+    this.#worker = worker;
+    worker.onmessage = (event: MessageEvent<FromWorker>) => this.#receive(event.data);
+    worker.onerror = (event) => {
+      event.preventDefault();
+      const what = event.message || 'its script could not be loaded';
+      this.close(new LowbitError('worker-failed', `the engine's worker failed: ${what}`));
+    };
+  }
+
+  /** Calls the worker. An abort makes the worker end the call early; the promise rejects when it has. */
+  call<N extends CallName>(
+    name: N,
+    argument: Calls[N][0],
+    options: { signal?: AbortSignal | undefined; listener?: Listener } = {},
+  ): Promise<Calls[N][1]> {
+    const { signal, listener } = options;
+    if (this.#closed) return Promise.reject(this.#closed);
+    if (signal?.aborted) return Promise.reject(abortError(signal));
+    const id = this.#nextId++;
+    const onAbort = () => this.#post({ type: 'abort', id });
+    signal?.addEventListener('abort', onAbort, { once: true });
+    return new Promise<Calls[N][1]>((resolve, reject) => {
+      const rejectWith = (error: LowbitError) => reject(error.code === 'aborted' ? abortError(signal) : error);
+      this.#pending.set(id, { resolve, reject: rejectWith, listener });
+      this.#post({ type: 'call', id, name, argument } as ToWorker);
+    }).finally(() => signal?.removeEventListener('abort', onAbort));
+  }
+
+  /** Ends the worker; what is pending fails with `error`. */
+  close(error: LowbitError): void {
+    if (this.#closed) return;
+    this.#closed = error;
+    this.#worker.terminate();
+    for (const { reject } of this.#pending.values()) reject(error);
+    this.#pending.clear();
+  }
+
+  #post(message: ToWorker): void {
+    this.#worker.postMessage(message);
+  }
+
+  #receive(message: FromWorker): void {
+    const pending = this.#pending.get(message.id);
+    if (!pending) return;
+    if (message.type === 'result') {
+      this.#pending.delete(message.id);
+      pending.resolve(message.value as never);
+    } else if (message.type === 'error') {
+      this.#pending.delete(message.id);
+      pending.reject(errorFrom(message.error));
+    } else {
+      pending.listener?.(message);
+    }
+  }
+}

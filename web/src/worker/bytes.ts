@@ -1,0 +1,226 @@
+import { LowbitError, abortError } from '../errors.js';
+
+/** A file that can be read from any position on. */
+export interface ByteSource {
+  readonly name: string;
+  /** Total size in bytes; known after the first {@link open}, and never 0 then. */
+  readonly size: number;
+  /** What changes when the file does, as far as the server says. */
+  readonly version: string;
+  /** Begins to read at `offset`. A body that ends early is the caller's to notice. */
+  open(offset: number, signal: AbortSignal): Promise<ReadableStreamDefaultReader<Uint8Array>>;
+}
+
+/** A file that the user chose. */
+export class BlobSource implements ByteSource {
+  readonly version = '';
+  readonly size: number;
+
+  constructor(
+    private readonly blob: Blob,
+    readonly name: string,
+  ) {
+    this.size = blob.size;
+  }
+
+  open(offset: number): Promise<ReadableStreamDefaultReader<Uint8Array>> {
+    return Promise.resolve(this.blob.slice(offset).stream().getReader());
+  }
+}
+
+/** A file on a server, read by range requests where the server allows them. */
+export class UrlSource implements ByteSource {
+  readonly name: string;
+  size = 0;
+  version = '';
+
+  constructor(
+    private readonly url: string,
+    private readonly headers: Record<string, string>,
+  ) {
+    this.name = decodeURIComponent(new URL(url).pathname.split('/').pop() || url);
+  }
+
+  async open(offset: number, signal: AbortSignal): Promise<ReadableStreamDefaultReader<Uint8Array>> {
+    const headers = { ...this.headers, ...(offset > 0 && { Range: `bytes=${offset}-` }) };
+    const response = await request(this.url, { headers, signal });
+    if (response.status !== 200 && response.status !== 206) throw refused(this.url, response.status);
+    this.#identify(response, offset);
+    if (!response.body) throw new LowbitError('network', `${this.url}: the response has no body`);
+    const reader = response.body.getReader();
+    // A server without ranges sends the file from its start.
+    return response.status === 206 || offset === 0 ? reader : skip(reader, offset);
+  }
+
+  /** Asks for size and version only; `undefined` when the server cannot be reached or does not say. */
+  async probe(signal: AbortSignal): Promise<{ size: number; version: string } | undefined> {
+    try {
+      const response = await fetch(this.url, { method: 'HEAD', headers: this.headers, signal });
+      return response.ok ? { size: Number(response.headers.get('Content-Length')), version: versionOf(response) } : undefined;
+    } catch {
+      return undefined;
+    }
+  }
+
+  #identify(response: Response, offset: number): void {
+    const size = totalSize(response, offset);
+    const version = versionOf(response);
+    if (this.size > 0 && (size !== this.size || version !== this.version)) {
+      throw new LowbitError('network', `${this.url}: the file changed on the server during the download; load it again`);
+    }
+    if (!(size > 0)) throw new LowbitError('network', `${this.url}: the server does not say how long the file is`);
+    this.size = size;
+    this.version = version;
+  }
+}
+
+async function request(url: string, init: RequestInit & { signal: AbortSignal }): Promise<Response> {
+  try {
+    return await fetch(url, init);
+  } catch (cause) {
+    if (init.signal.aborted) throw abortError(init.signal);
+    throw new LowbitError('network', `${url}: cannot be fetched (offline, or refused by CORS)`, { cause });
+  }
+}
+
+function refused(url: string, status: number): LowbitError {
+  const gone = status === 404 || status === 410;
+  return new LowbitError(gone ? 'not-found' : 'network', `${url}: the server answered ${status}`);
+}
+
+/** Size of the whole file. */
+function totalSize(response: Response, offset: number): number {
+  const range = /\/(\d+)$/.exec(response.headers.get('Content-Range') ?? '');
+  if (range) return Number(range[1]);
+  const length = Number(response.headers.get('Content-Length') ?? Number.NaN);
+  return response.status === 206 ? offset + length : length;
+}
+
+function versionOf(response: Response): string {
+  return response.headers.get('ETag') ?? response.headers.get('Last-Modified') ?? '';
+}
+
+/** Drops the first `count` bytes of a body. */
+async function skip(
+  reader: ReadableStreamDefaultReader<Uint8Array>,
+  count: number,
+): Promise<ReadableStreamDefaultReader<Uint8Array>> {
+  let left = count;
+  return new ReadableStream<Uint8Array>({
+    async pull(controller) {
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return controller.close();
+        const rest = value.subarray(Math.min(left, value.length));
+        left -= value.length - rest.length;
+        if (rest.length > 0) return controller.enqueue(rest);
+      }
+    },
+    cancel: (reason) => reader.cancel(reason),
+  }).getReader();
+}
+
+/** Waits between tries, in milliseconds; a try that got any byte starts over. */
+const PAUSES = [250, 1000, 3000, 6000];
+
+/** Reads a source from a position to its end, and goes on after a lost connection. */
+export class Download {
+  #reader: ReadableStreamDefaultReader<Uint8Array> | undefined;
+  #rest: Uint8Array = new Uint8Array(0);
+  #failures = 0;
+
+  constructor(
+    readonly source: ByteSource,
+    private readonly signal: AbortSignal,
+    private position = 0,
+  ) {}
+
+  /** Fills `target` with the next bytes. */
+  async fill(target: Uint8Array, onBytes?: (count: number) => void): Promise<void> {
+    let filled = 0;
+    while (filled < target.length) {
+      const part = await this.#next();
+      const taken = part.subarray(0, target.length - filled);
+      target.set(taken, filled);
+      filled += taken.length;
+      this.position += taken.length;
+      this.#rest = part.subarray(taken.length);
+      onBytes?.(taken.length);
+    }
+  }
+
+  /** The next `count` bytes. */
+  async take(count: number): Promise<Uint8Array<ArrayBuffer>> {
+    const bytes = new Uint8Array(count);
+    await this.fill(bytes);
+    return bytes;
+  }
+
+  /** Goes on at another position. */
+  async seek(position: number): Promise<void> {
+    const ahead = position - this.position;
+    if (ahead >= 0 && ahead <= this.#rest.length) {
+      this.#rest = this.#rest.subarray(ahead);
+    } else {
+      await this.close();
+    }
+    this.position = position;
+  }
+
+  async close(): Promise<void> {
+    const reader = this.#reader;
+    this.#reader = undefined;
+    this.#rest = new Uint8Array(0);
+    await reader?.cancel().catch(() => undefined);
+  }
+
+  /** Some bytes at the current position. */
+  async #next(): Promise<Uint8Array> {
+    if (this.#rest.length > 0) return this.#rest;
+    for (;;) {
+      if (this.signal.aborted) throw abortError(this.signal);
+      try {
+        this.#reader ??= await this.source.open(this.position, this.signal);
+        const { done, value } = await this.#reader.read();
+        if (value?.length) {
+          this.#failures = 0;
+          return value;
+        }
+        if (done) throw this.#ended();
+      } catch (error) {
+        await this.#retry(error);
+      }
+    }
+  }
+
+  #ended(): LowbitError {
+    const { name, size } = this.source;
+    const code = this.position >= size ? 'malformed-file' : 'network';
+    return new LowbitError(code, `${name}: ends after ${this.position} bytes; the header promises more (the file has ${size})`);
+  }
+
+  /** Pauses before the next try, or rethrows what no further try can mend. */
+  async #retry(error: unknown): Promise<void> {
+    await this.close();
+    if (this.signal.aborted) throw abortError(this.signal);
+    const known = error instanceof LowbitError ? error : lost(this.source, this.position, error);
+    const pause = PAUSES[this.#failures++];
+    if (known.code !== 'network' || pause === undefined) throw known;
+    await sleep(pause, this.signal);
+  }
+}
+
+function lost(source: ByteSource, position: number, cause: unknown): LowbitError {
+  return new LowbitError(
+    'network',
+    `${source.name}: the connection was lost after ${position} of ${source.size} bytes; load again to go on from there`,
+    { cause },
+  );
+}
+
+function sleep(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener('abort', () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}
