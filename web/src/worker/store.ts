@@ -1,0 +1,189 @@
+import { LowbitError, abortError } from '../errors.js';
+
+/** What is known about a kept model. It is complete only when every chunk has been verified. */
+export interface State {
+  url: string;
+  /** Size and version of the file on the server, to notice that it has changed. */
+  sourceSize: number;
+  sourceVersion: string;
+  /** Chunks of the data that were verified and written. */
+  chunks: number;
+  complete: boolean;
+  /** Bytes of header and data, when complete. */
+  bytes: number;
+}
+
+type Handle = FileSystemSyncAccessHandle;
+
+/** One model in the browser's origin-private file system: `header`, `data` and `state.json` in a folder of its own. */
+export class Store {
+  #data: Handle | undefined;
+
+  private constructor(private readonly folder: FileSystemDirectoryHandle) {}
+
+  /** Opens the folder of `url`; `undefined` when the browser grants no storage. The caller holds the lock of `url`. */
+  static async open(url: string): Promise<Store | undefined> {
+    try {
+      const root = await modelsFolder(true);
+      return root && new Store(await root.getDirectoryHandle(await keyOf(url), { create: true }));
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** The state as last saved; `undefined` when there is none or it does not make sense. */
+  async state(): Promise<State | undefined> {
+    try {
+      const state = JSON.parse(new TextDecoder().decode(await this.#read('state.json'))) as State;
+      return Number.isInteger(state.chunks) && typeof state.complete === 'boolean' ? state : undefined;
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** Saves the state. What it speaks of must have been flushed. */
+  async saveState(state: State): Promise<void> {
+    this.#data?.flush();
+    await this.#write('state.json', new TextEncoder().encode(JSON.stringify(state)));
+  }
+
+  header(): Promise<Uint8Array<ArrayBuffer>> {
+    return this.#read('header');
+  }
+
+  saveHeader(header: Uint8Array<ArrayBuffer>): Promise<void> {
+    return this.#write('header', header);
+  }
+
+  /** Bytes of the data that are there. */
+  async dataSize(): Promise<number> {
+    return (await this.#dataHandle()).getSize();
+  }
+
+  /** Reads data at `offset` into `target` and returns whether all of it was there. */
+  async readData(target: Uint8Array, offset: number): Promise<boolean> {
+    const handle = await this.#dataHandle();
+    return handle.read(target as Uint8Array<ArrayBuffer>, { at: offset }) === target.length;
+  }
+
+  async writeData(bytes: Uint8Array, offset: number): Promise<void> {
+    const handle = await this.#dataHandle();
+    const written = handle.write(bytes as Uint8Array<ArrayBuffer>, { at: offset });
+    // Some browsers write less instead of throwing when the quota is used up.
+    if (written !== bytes.length) throw new DOMException('short write', 'QuotaExceededError');
+  }
+
+  /** Closes the file; the store may be used again. */
+  close(): void {
+    this.#data?.close();
+    this.#data = undefined;
+  }
+
+  /** Deletes what is kept. */
+  async clear(): Promise<void> {
+    this.close();
+    for (const name of ['state.json', 'header', 'data']) {
+      await this.folder.removeEntry(name).catch(() => undefined);
+    }
+  }
+
+  async #dataHandle(): Promise<Handle> {
+    this.#data ??= await openSync(this.folder, 'data');
+    return this.#data;
+  }
+
+  async #read(name: string): Promise<Uint8Array<ArrayBuffer>> {
+    const file = await (await this.folder.getFileHandle(name)).getFile();
+    return new Uint8Array(await file.arrayBuffer());
+  }
+
+  async #write(name: string, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
+    const handle = await openSync(this.folder, name);
+    try {
+      handle.truncate(0);
+      if (handle.write(bytes, { at: 0 }) !== bytes.length) throw new DOMException('short write', 'QuotaExceededError');
+      handle.flush();
+    } finally {
+      handle.close();
+    }
+  }
+}
+
+/** Whether `thrown` says that the storage is full. */
+export function isQuota(thrown: unknown): boolean {
+  return thrown instanceof DOMException && thrown.name === 'QuotaExceededError';
+}
+
+/** Bytes that may still be stored; `undefined` when the browser does not say. */
+export async function freeSpace(): Promise<number | undefined> {
+  const { quota, usage } = (await navigator.storage?.estimate?.().catch(() => undefined)) ?? {};
+  return quota === undefined || usage === undefined ? undefined : quota - usage;
+}
+
+/** Runs `work` while no other tab works on `url`. `onWait` is called when another one does. */
+export async function exclusively<T>(
+  url: string,
+  signal: AbortSignal,
+  onWait: () => void,
+  work: () => Promise<T>,
+): Promise<T> {
+  if (!navigator.locks) return work();
+  const name = `lowbit:${url}`;
+  const first = await navigator.locks.request(name, { ifAvailable: true }, async (lock) =>
+    lock ? { value: await work() } : undefined,
+  );
+  if (first) return first.value;
+  onWait();
+  let begun = false;
+  try {
+    return await navigator.locks.request(name, { signal }, () => {
+      begun = true;
+      return work();
+    });
+  } catch (error) {
+    throw signal.aborted && !begun ? abortError(signal) : error;
+  }
+}
+
+/** Deletes the kept model of `url`, or all of them. Returns how many there were. */
+export async function forget(url?: string): Promise<number> {
+  const root = await modelsFolder(false).catch(() => undefined);
+  if (!root) return 0;
+  const names: string[] = [];
+  if (url === undefined) for await (const name of root.keys()) names.push(name);
+  else names.push(await keyOf(url));
+  let count = 0;
+  for (const name of names) {
+    await root.removeEntry(name, { recursive: true }).then(
+      () => count++,
+      () => undefined, // not there, or in use by another tab
+    );
+  }
+  return count;
+}
+
+async function modelsFolder(create: boolean): Promise<FileSystemDirectoryHandle | undefined> {
+  const root = await navigator.storage?.getDirectory?.();
+  return root?.getDirectoryHandle('lowbit', { create });
+}
+
+/** Another tab's handle may be about to close: a few tries. */
+async function openSync(folder: FileSystemDirectoryHandle, name: string): Promise<Handle> {
+  const file = await folder.getFileHandle(name, { create: true });
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await file.createSyncAccessHandle();
+    } catch (cause) {
+      if (attempt === 20) {
+        throw new LowbitError('io', `the browser's storage is in use by another tab (${String(cause)})`, { cause });
+      }
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+  }
+}
+
+/** A file name for `url`. Where there is storage, there is WebCrypto. */
+async function keyOf(url: string): Promise<string> {
+  const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(url));
+  return Array.from(new Uint8Array(digest, 0, 16), (byte) => byte.toString(16).padStart(2, '0')).join('');
+}
