@@ -46,6 +46,47 @@ pub enum Error {
         /// Positions in the KV cache.
         context: usize,
     },
+    /// A prompt without a single token.
+    #[error("the prompt has no tokens; give it some text")]
+    EmptyPrompt,
+    /// An option of generation that has no meaning.
+    #[error("{field}: {problem}")]
+    Option {
+        /// The option.
+        field: &'static str,
+        /// The value found and what was expected.
+        problem: String,
+    },
+    /// A sampling parameter that has no meaning.
+    #[error("sampling: {field} is {value}; expected {expected}")]
+    Sampling {
+        /// The parameter.
+        field: &'static str,
+        /// The value found.
+        value: f64,
+        /// The values that have a meaning.
+        expected: &'static str,
+    },
+    /// Logits from which no token can be chosen.
+    #[error("logits: {problem}; the model file or the device is defective")]
+    Logits {
+        /// What was found.
+        problem: String,
+    },
+    /// A `tokenizer.json` that is defective or uses something that is not supported.
+    #[error("tokenizer.json: {field}: {problem}")]
+    Tokenizer {
+        /// The path of the JSON field.
+        field: String,
+        /// The value found and what was expected.
+        problem: String,
+    },
+    /// A chat template that does not parse, fails, or refuses the messages.
+    #[error("chat template: {problem}")]
+    Template {
+        /// What happened, with the line of the template where it is known.
+        problem: String,
+    },
 }
 
 impl Error {
@@ -57,6 +98,12 @@ impl Error {
             Self::Config { .. } => "bad-config",
             Self::Token { .. } => "unknown-token",
             Self::ContextFull { .. } => "context-full",
+            Self::EmptyPrompt => "empty-prompt",
+            Self::Option { .. } => "bad-option",
+            Self::Sampling { .. } => "bad-sampling",
+            Self::Logits { .. } => "bad-logits",
+            Self::Tokenizer { .. } => "bad-tokenizer",
+            Self::Template { .. } => "bad-template",
         }
     }
 }

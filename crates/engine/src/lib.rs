@@ -6,5 +6,7 @@ pub mod arch;
 pub mod error;
 pub mod kv_cache;
 pub mod oracle;
+pub mod stop;
+pub mod utf8;
 
 pub use error::{Error, Result};
