@@ -1,5 +1,9 @@
 //! The operators, written once over the Simd trait.
 
+pub mod gate;
+pub mod math;
 pub mod matmul;
+pub mod norm;
 #[cfg(test)]
 mod reference;
+pub mod rope;
