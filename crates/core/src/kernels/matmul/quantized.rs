@@ -39,13 +39,13 @@ trait Packed {
     const MIN: bool = matches!(FORMATS[Self::FORMAT as usize].scale, ScaleForm::F16Min);
     const OFFSET: i32 = FORMATS[Self::FORMAT as usize].offset;
 
-    /// `P` of block `b`.
+    /// `P - offset * S` of block `b`.
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
         tile: Tile<'_>,
         b: usize,
         x: [&Block<P>; R],
-    ) -> [[S::I32; P]; R];
+    ) -> [S::I32; R];
 }
 
 struct U4<const MIN: bool>;
@@ -60,8 +60,8 @@ impl<const MIN: bool> Packed for U4<MIN> {
         tile: Tile<'_>,
         b: usize,
         x: [&Block<P>; R],
-    ) -> [[S::I32; P]; R] {
-        s.dot_u4(&tile.w.as_chunks().0[b], x)
+    ) -> [S::I32; R] {
+        s.dot_u4(&tile.w.as_chunks().0[b], x, Self::OFFSET)
     }
 }
 
@@ -73,8 +73,8 @@ impl<const MIN: bool> Packed for U5<MIN> {
         tile: Tile<'_>,
         b: usize,
         x: [&Block<P>; R],
-    ) -> [[S::I32; P]; R] {
-        s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x)
+    ) -> [S::I32; R] {
+        s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::OFFSET)
     }
 }
 
@@ -86,7 +86,7 @@ impl Packed for I8 {
         tile: Tile<'_>,
         b: usize,
         x: [&Block<P>; R],
-    ) -> [[S::I32; P]; R] {
+    ) -> [S::I32; R] {
         s.dot_i8(&tile.w.as_chunks().0[b], x)
     }
 }
@@ -158,24 +158,12 @@ fn group<S: Dot, W: Packed, const P: usize, const R: usize>(
         let products = W::dot(s, tile, b, rows);
         let scale = s.load_f16(&tile.s[b]);
         for r in 0..R {
-            let p = whole(s, products[r]);
-            let term = if W::MIN {
-                let min = s.mul(s.splat(rows[r].sum as f32), s.load_f16(&tile.m[b]));
-                s.add(s.mul(s.i32_to_f32(p), scale), min)
-            } else if W::OFFSET != 0 {
-                let p = s.sub_i32(p, s.splat_i32(W::OFFSET * rows[r].sum));
-                s.mul(s.i32_to_f32(p), scale)
-            } else {
-                s.mul(s.i32_to_f32(p), scale)
-            };
+            let mut term = s.mul(s.i32_to_f32(products[r]), scale);
+            if W::MIN {
+                term = s.add(term, s.mul(s.splat(rows[r].sum as f32), s.load_f16(&tile.m[b])));
+            }
             sums[r] = s.add(sums[r], s.mul(term, s.splat(rows[r].scale)));
         }
     }
     sums
-}
-
-/// The product of the planes' products: `128 * hi + lo`, or the only plane's.
-#[inline(always)]
-fn whole<S: Dot, const P: usize>(s: S, planes: [S::I32; P]) -> S::I32 {
-    if P == 1 { planes[0] } else { s.add_i32(s.shl_i32::<7>(planes[0]), planes[P - 1]) }
 }

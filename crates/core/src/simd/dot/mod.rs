@@ -1,25 +1,41 @@
 //! Integer dot products of one block: 16 columns x 32 `k` of packed codes with the codes of some rows of activations.
 
-mod scalar;
+#![allow(clippy::needless_range_loop, reason = "rows and planes index several arrays at once")]
 
-use super::Simd;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod wasm;
+#[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+mod wasm_relaxed;
+
+use super::{Scalar, Simd};
 use crate::activation::Block;
 
 /// The integer half of matrix products. The defaults are plain Rust; an ISA overrides what it does better.
 ///
 /// `x` holds one block of `R` rows, each in `P` planes of signed bytes (1 for a8; hi and lo for a16, whose weights are
-/// unpacked only once). Results are `[row][plane]`, 16 columns each, and exact.
+/// unpacked only once). The results are exact: `sum over k of q * (u - offset)` for 16 columns, one vector a row.
+/// Codes of activations are in `-127..=127`; `offset` is in `0..=16`.
 pub trait Dot: Simd {
-    /// Rows that one call should take for the weights to be unpacked rarely without spilling registers,
-    /// counted in planes.
+    /// Rows times planes that one call should take: as many as share the unpacked weights without spilling registers.
     const ROWS: usize = 4;
+    /// What the products are made of, for reports.
+    const NAME: &'static str = "plain";
 
-    /// Sum over `k` of unsigned 4-bit code times activation code.
-    ///
-    /// `w` is `[4][16]` words of 8 codes: byte `b` of a word holds `k = b` (low nibble) and `k = b + 4`.
+    /// `u` is an unsigned 4-bit code. `w` is `[4][16]` words of 8 codes: byte `b` of a word holds `k = b` (low nibble)
+    /// and `k = b + 4`.
     #[inline(always)]
-    fn dot_u4<const P: usize, const R: usize>(self, w: &[u8; 256], x: [&Block<P>; R]) -> [[Self::I32; P]; R] {
-        scalar::dot(self, &scalar::codes_u4(w), x)
+    fn dot_u4<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 256],
+        x: [&Block<P>; R],
+        offset: i32,
+    ) -> [Self::I32; R] {
+        scalar::dot(self, &scalar::codes_u4(w), x, offset)
     }
 
     /// As [`Dot::dot_u4`] with bit 4 of code `k` of a column in bit `8 * (k % 4) + k / 4` of its word of `high`.
@@ -29,23 +45,33 @@ pub trait Dot: Simd {
         w: &[u8; 256],
         high: &[u8; 64],
         x: [&Block<P>; R],
-    ) -> [[Self::I32; P]; R] {
-        scalar::dot(self, &scalar::codes_u5(w, high), x)
+        offset: i32,
+    ) -> [Self::I32; R] {
+        scalar::dot(self, &scalar::codes_u5(w, high), x, offset)
     }
 
-    /// Sum over `k` of signed byte times activation code. `w` is `[8][16]` words of 4 bytes.
+    /// `u` is a signed byte and the offset 0. `w` is `[8][16]` words of 4 bytes.
     #[inline(always)]
-    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [[Self::I32; P]; R] {
-        scalar::dot(self, &scalar::codes_i8(w), x)
+    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [Self::I32; R] {
+        scalar::dot(self, &scalar::codes_i8(w), x, 0)
     }
 }
 
-impl Dot for super::Scalar {}
-#[cfg(target_arch = "x86_64")]
-impl Dot for super::Avx2 {}
-#[cfg(target_arch = "x86_64")]
-impl Dot for super::Avx512 {}
-#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-impl Dot for super::Wasm {}
-#[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
-impl Dot for super::WasmRelaxed {}
+impl Dot for Scalar {}
+
+/// The products of the planes of rows, joined: `128 * hi + lo` (or the only plane's) minus `offset * sum`.
+#[inline(always)]
+fn join<S: Simd, const P: usize, const R: usize>(
+    s: S,
+    planes: [[S::I32; P]; R],
+    x: [&Block<P>; R],
+    offset: i32,
+) -> [S::I32; R] {
+    let mut joined = [s.splat_i32(0); R];
+    for r in 0..R {
+        let p = planes[r][P - 1];
+        let p = if P == 2 { s.add_i32(s.shl_i32::<7>(planes[r][0]), p) } else { p };
+        joined[r] = if offset == 0 { p } else { s.sub_i32(p, s.splat_i32(offset * x[r].sum)) };
+    }
+    joined
+}

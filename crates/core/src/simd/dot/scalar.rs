@@ -46,9 +46,10 @@ pub(super) fn dot<S: Dot, const P: usize, const R: usize>(
     s: S,
     codes: &Codes,
     x: [&Block<P>; R],
-) -> [[S::I32; P]; R] {
-    let mut sums = [[s.splat_i32(0); P]; R];
-    for (row, block) in sums.iter_mut().zip(x) {
+    offset: i32,
+) -> [S::I32; R] {
+    let mut planes = [[s.splat_i32(0); P]; R];
+    for (row, block) in planes.iter_mut().zip(x) {
         for (sum, plane) in row.iter_mut().zip(&block.codes) {
             let mut lanes = [0; TILE_N];
             for (codes, &a) in codes.iter().zip(plane) {
@@ -59,5 +60,5 @@ pub(super) fn dot<S: Dot, const P: usize, const R: usize>(
             *sum = s.load_i32(&lanes);
         }
     }
-    sums
+    super::join(s, planes, x, offset)
 }

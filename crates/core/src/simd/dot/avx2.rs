@@ -1,0 +1,155 @@
+//! AVX2: a register is 8 columns x 4 `k`; `vpmaddubsw` multiplies unsigned by signed bytes and adds pairs in 16 bits.
+//!
+//! With 4-bit codes a lane of 16 bits holds the 16 products of a whole block: 16 * 15 * 127 = 30480. With 5-bit codes
+//! it holds 8: 8 * 31 * 127 = 31496.
+
+use core::arch::x86_64::*;
+
+use super::Dot;
+use crate::activation::Block;
+use crate::simd::Avx2;
+
+/// One intrinsic, or several, of the token's features.
+macro_rules! isa {
+    ($e:expr) => {{
+        // SAFETY: the token of AVX2 is at hand; loads are unaligned and within the array that a reference promises.
+        unsafe { $e }
+    }};
+}
+
+/// Sums of rows and planes in 16-bit lanes, two neighbouring lanes a column.
+type Sums<const P: usize, const R: usize> = [[__m256i; P]; R];
+
+/// Columns `8 * half..` of granule `granule`.
+#[inline(always)]
+fn load<const N: usize>(w: &[u8; N], granule: usize, half: usize) -> __m256i {
+    let columns = &w.as_chunks::<32>().0[2 * granule + half];
+    isa!(_mm256_loadu_si256(columns.as_ptr().cast()))
+}
+
+/// Word `word` of a plane, in all lanes.
+#[inline(always)]
+fn splat<const P: usize>(x: &Block<P>, p: usize, word: usize) -> __m256i {
+    let [a, b, c, d] = x.codes[p].as_chunks::<4>().0[word];
+    isa!(_mm256_set1_epi32(i32::from_ne_bytes([a, b, c, d].map(i8::cast_unsigned))))
+}
+
+/// Adds the products of unsigned `codes` with word `word` of every row.
+#[inline(always)]
+fn add<const P: usize, const R: usize>(
+    sums: &mut Sums<P, R>,
+    codes: __m256i,
+    x: [&Block<P>; R],
+    word: usize,
+) {
+    for r in 0..R {
+        for p in 0..P {
+            let products = isa!(_mm256_maddubs_epi16(codes, splat(x[r], p, word)));
+            sums[r][p] = isa!(_mm256_add_epi16(sums[r][p], products));
+        }
+    }
+}
+
+/// Adds both lanes of every column to the 32-bit sums of half `half`.
+#[inline(always)]
+fn widen<const P: usize, const R: usize>(sums: Sums<P, R>, half: usize, wide: &mut [[[__m256i; 2]; P]; R]) {
+    for r in 0..R {
+        for p in 0..P {
+            let pairs = isa!(_mm256_madd_epi16(sums[r][p], _mm256_set1_epi16(1)));
+            wide[r][p][half] = isa!(_mm256_add_epi32(wide[r][p][half], pairs));
+        }
+    }
+}
+
+#[inline(always)]
+fn zero() -> __m256i {
+    isa!(_mm256_setzero_si256())
+}
+
+#[inline(always)]
+fn nibbles(words: __m256i) -> [__m256i; 2] {
+    isa!({
+        let mask = _mm256_set1_epi8(15);
+        [_mm256_and_si256(words, mask), _mm256_and_si256(_mm256_srli_epi32::<4>(words), mask)]
+    })
+}
+
+/// Bit `j` of every byte, moved to bit 4 and joined to `codes`.
+#[inline(always)]
+fn with_bit(codes: __m256i, high: __m256i, j: i32) -> __m256i {
+    isa!({
+        let by = _mm256_set1_epi32((4 - j).abs());
+        let moved = if j <= 4 { _mm256_sllv_epi32(high, by) } else { _mm256_srlv_epi32(high, by) };
+        _mm256_or_si256(codes, _mm256_and_si256(moved, _mm256_set1_epi8(16)))
+    })
+}
+
+impl Dot for Avx2 {
+    const ROWS: usize = 4;
+    const NAME: &'static str = "vpmaddubsw ymm";
+
+    #[inline(always)]
+    fn dot_u4<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 256],
+        x: [&Block<P>; R],
+        offset: i32,
+    ) -> [Self::I32; R] {
+        let mut wide = [[[zero(); 2]; P]; R];
+        for half in 0..2 {
+            let mut sums = [[zero(); P]; R];
+            for g in 0..4 {
+                let [low, high] = nibbles(load(w, g, half));
+                add(&mut sums, low, x, 2 * g);
+                add(&mut sums, high, x, 2 * g + 1);
+            }
+            widen(sums, half, &mut wide);
+        }
+        super::join(self, wide, x, offset)
+    }
+
+    #[inline(always)]
+    fn dot_u5<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 256],
+        high: &[u8; 64],
+        x: [&Block<P>; R],
+        offset: i32,
+    ) -> [Self::I32; R] {
+        let mut wide = [[[zero(); 2]; P]; R];
+        for half in 0..2 {
+            let bits = load(high, 0, half);
+            for granules in [0..2, 2..4] {
+                let mut sums = [[zero(); P]; R];
+                for g in granules {
+                    let [low, high] = nibbles(load(w, g, half));
+                    add(&mut sums, with_bit(low, bits, 2 * g as i32), x, 2 * g);
+                    add(&mut sums, with_bit(high, bits, 2 * g as i32 + 1), x, 2 * g + 1);
+                }
+                widen(sums, half, &mut wide);
+            }
+        }
+        super::join(self, wide, x, offset)
+    }
+
+    /// `|w|` times the activation with the sign of `w`: a pair is at most 2 * 128 * 127 = 32512.
+    #[inline(always)]
+    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [Self::I32; R] {
+        let mut wide = [[[zero(); 2]; P]; R];
+        for half in 0..2 {
+            for word in 0..8 {
+                let codes = load(w, word, half);
+                let magnitude = isa!(_mm256_abs_epi8(codes));
+                let mut sums = [[zero(); P]; R];
+                for r in 0..R {
+                    for p in 0..P {
+                        let signed = isa!(_mm256_sign_epi8(splat(x[r], p, word), codes));
+                        sums[r][p] = isa!(_mm256_maddubs_epi16(magnitude, signed));
+                    }
+                }
+                widen(sums, half, &mut wide);
+            }
+        }
+        super::join(self, wide, x, 0)
+    }
+}

@@ -1,0 +1,163 @@
+//! WebAssembly simd128: a register is 4 columns x 4 `k`. `i32x4.dot_i16x8_s` multiplies pairs of 16-bit lanes and adds
+//! them to one 32-bit lane a column: even bytes (`k` = 0 and 2 of a word) and odd bytes (1 and 3) are taken apart by a
+//! shift, which needs no shuffles.
+
+use core::arch::wasm32::*;
+
+use super::Dot;
+use crate::activation::Block;
+use crate::simd::Wasm;
+
+/// Columns `4 * quarter..` of granule `granule`.
+#[inline(always)]
+pub(super) fn load<const N: usize>(w: &[u8; N], granule: usize, quarter: usize) -> v128 {
+    let columns = &w.as_chunks::<16>().0[4 * granule + quarter];
+    // SAFETY: 16 bytes; loads may be unaligned.
+    unsafe { v128_load(columns.as_ptr().cast()) }
+}
+
+/// The codes of a row as pairs of 16 bits, ready to be splatted: even bytes and odd bytes of every word.
+struct Pairs<const P: usize> {
+    even: [[u32; 8]; P],
+    odd: [[u32; 8]; P],
+}
+
+impl<const P: usize> Pairs<P> {
+    #[inline(always)]
+    fn new(x: &Block<P>) -> Self {
+        let mut pairs = Self { even: [[0; 8]; P], odd: [[0; 8]; P] };
+        for p in 0..P {
+            for half in 0..2 {
+                let codes = &x.codes[p].as_chunks::<16>().0[half];
+                // SAFETY: 16 bytes each; loads and stores may be unaligned.
+                unsafe {
+                    let codes = v128_load(codes.as_ptr().cast());
+                    v128_store(pairs.even[p].as_mut_ptr().add(4 * half).cast(), even(codes));
+                    v128_store(pairs.odd[p].as_mut_ptr().add(4 * half).cast(), odd(codes));
+                }
+            }
+        }
+        pairs
+    }
+}
+
+/// Even bytes, sign-extended to 16 bits.
+#[inline(always)]
+fn even(x: v128) -> v128 {
+    i16x8_shr(i16x8_shl(x, 8), 8)
+}
+
+/// Odd bytes, sign-extended to 16 bits.
+#[inline(always)]
+fn odd(x: v128) -> v128 {
+    i16x8_shr(x, 8)
+}
+
+#[inline(always)]
+fn splat(word: &u32) -> v128 {
+    u32x4_splat(*word)
+}
+
+/// The products of one block, given how the even and odd codes of word `word` of a quarter are unpacked.
+#[inline(always)]
+fn dot<const P: usize, const R: usize>(
+    s: Wasm,
+    x: [&Block<P>; R],
+    offset: i32,
+    codes: impl Unpack,
+) -> [[v128; 4]; R] {
+    let pairs = x.map(Pairs::new);
+    let mut sums = [[[i32x4_splat(0); 4]; P]; R];
+    for quarter in 0..4 {
+        let mut quarter_sums = [[i32x4_splat(0); P]; R];
+        for word in 0..8 {
+            let [even, odd] = codes.unpack(quarter, word);
+            for r in 0..R {
+                for p in 0..P {
+                    let products = i32x4_add(
+                        i32x4_dot_i16x8(even, splat(&pairs[r].even[p][word])),
+                        i32x4_dot_i16x8(odd, splat(&pairs[r].odd[p][word])),
+                    );
+                    quarter_sums[r][p] = i32x4_add(quarter_sums[r][p], products);
+                }
+            }
+        }
+        for r in 0..R {
+            for p in 0..P {
+                sums[r][p][quarter] = quarter_sums[r][p];
+            }
+        }
+    }
+    super::join(s, sums, x, offset)
+}
+
+/// Codes of 4 columns and one word: those of `k` = 0, 2 and those of `k` = 1, 3, in 16-bit lanes.
+trait Unpack {
+    fn unpack(&self, quarter: usize, word: usize) -> [v128; 2];
+}
+
+struct U4<'a>(&'a [u8; 256]);
+struct U5<'a>(&'a [u8; 256], &'a [u8; 64]);
+struct I8<'a>(&'a [u8; 512]);
+
+impl Unpack for U4<'_> {
+    #[inline(always)]
+    fn unpack(&self, quarter: usize, word: usize) -> [v128; 2] {
+        let codes = load(self.0, word / 2, quarter);
+        let mask = u16x8_splat(15);
+        if word % 2 == 0 {
+            [v128_and(codes, mask), v128_and(u16x8_shr(codes, 8), mask)]
+        } else {
+            [v128_and(u16x8_shr(codes, 4), mask), u16x8_shr(codes, 12)]
+        }
+    }
+}
+
+impl Unpack for U5<'_> {
+    #[inline(always)]
+    fn unpack(&self, quarter: usize, word: usize) -> [v128; 2] {
+        let [even, odd] = U4(self.0).unpack(quarter, word);
+        let high = v128_and(u16x8_shr(load(self.1, 0, quarter), word as u32), u16x8_splat(0x0101));
+        let bit = u16x8_splat(16);
+        [v128_or(even, v128_and(u16x8_shl(high, 4), bit)), v128_or(odd, v128_and(u16x8_shr(high, 4), bit))]
+    }
+}
+
+impl Unpack for I8<'_> {
+    #[inline(always)]
+    fn unpack(&self, quarter: usize, word: usize) -> [v128; 2] {
+        let codes = load(self.0, word, quarter);
+        [even(codes), odd(codes)]
+    }
+}
+
+impl Dot for Wasm {
+    const ROWS: usize = 4;
+    const NAME: &'static str = "i32x4.dot_i16x8_s";
+
+    #[inline(always)]
+    fn dot_u4<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 256],
+        x: [&Block<P>; R],
+        offset: i32,
+    ) -> [Self::I32; R] {
+        dot(self, x, offset, U4(w))
+    }
+
+    #[inline(always)]
+    fn dot_u5<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 256],
+        high: &[u8; 64],
+        x: [&Block<P>; R],
+        offset: i32,
+    ) -> [Self::I32; R] {
+        dot(self, x, offset, U5(w, high))
+    }
+
+    #[inline(always)]
+    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [Self::I32; R] {
+        dot(self, x, 0, I8(w))
+    }
+}
