@@ -53,7 +53,9 @@ fn main() -> Result<()> {
             "--names" => options.names = true,
             name => match VARIANTS.iter().find(|v| v.name == name) {
                 Some(variant) => chosen.push(variant),
-                None => bail!("unknown argument {name:?}; expected base, relaxed, threads, --no-opt or --names"),
+                None => {
+                    bail!("unknown argument {name:?}; expected base, relaxed, threads, --no-opt or --names")
+                }
             },
         }
     }
@@ -97,7 +99,15 @@ fn compile(variant: &Variant, root: &Path) -> Result<PathBuf> {
     // A folder per kind of std and per feature set, so that switching rebuilds nothing.
     let target_dir = root.join("target/wasm").join(variant.name);
     let mut cargo = toolchain.cargo();
-    cargo.current_dir(root).args(["build", "--profile", "wasm", "--package", "lowbit-wasm", "--target", TARGET]);
+    cargo.current_dir(root).args([
+        "build",
+        "--profile",
+        "wasm",
+        "--package",
+        "lowbit-wasm",
+        "--target",
+        TARGET,
+    ]);
     cargo.arg("--target-dir").arg(&target_dir);
     let mut flags = format!("-Ctarget-feature={BASE_FEATURES}");
     for feature in variant.features {
@@ -126,7 +136,9 @@ fn bind(variant: &Variant, options: &Options, module: &Path, stage: &Path) -> Re
         .web(true)?;
     bindgen.generate(stage).context("wasm-bindgen")?;
     if variant.threads && !fs::read_to_string(stage.join("shared.js"))?.contains("shared:true") {
-        bail!("the module does not import a shared memory; crates/wasm/build.rs must pass the linker's arguments");
+        bail!(
+            "the module does not import a shared memory; crates/wasm/build.rs must pass the linker's arguments"
+        );
     }
     Ok(())
 }
@@ -173,7 +185,8 @@ fn copy_glue(variant: &Variant, stage: &Path, out: &Path) -> Result<()> {
 
 /// Modules that share one JavaScript file must have been given the same one.
 fn check_glue(root: &Path, built: &[&Variant]) -> Result<()> {
-    let glue = |v: &Variant| fs::read(root.join("target/wasm/pkg").join(v.name).join(format!("{}.js", v.glue)));
+    let glue =
+        |v: &Variant| fs::read(root.join("target/wasm/pkg").join(v.name).join(format!("{}.js", v.glue)));
     for pair in built.windows(2).filter(|pair| pair[0].glue == pair[1].glue) {
         if glue(pair[0])? != glue(pair[1])? {
             bail!("{} and {} need different glue: give each its own file", pair[0].name, pair[1].name);

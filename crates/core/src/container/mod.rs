@@ -1,10 +1,29 @@
 //! The artifact: one safetensors file with packed planes, a manifest and a hash of every chunk.
 //!
-//! Layout: 8-byte little-endian header length, JSON header padded with spaces so that the data region starts at a
-//! multiple of 256, data. Planes are U8 tensors `<name>.W`, `.X`, `.S`, `.M` whose sizes are multiples of 256; vectors
-//! are F32 tensors under their own names. `__metadata__["lowbit"]` is the [`Manifest`] as JSON.
+//! File: 8-byte little-endian header length, JSON header padded with spaces so that the data region starts at a
+//! multiple of 256, data. Planes are U8 tensors `<name>.W`, `.X`, `.S`, `.M` whose sizes are rounded up to multiples of
+//! 256; vectors are F32 tensors and documents U8 tensors under their own names, each followed by a tensor `<name>.pad`
+//! where its size is no multiple of 256. So everything begins at a multiple of 256, and there are no gaps.
+//! `__metadata__["lowbit"]` is the [`Manifest`] as JSON. The SHA-256 of everything before the data region is the
+//! artifact's fingerprint: whoever knows it can check every byte that arrives.
 
+mod artifact;
+mod header;
+mod layout;
+
+pub use artifact::Artifact;
+pub use header::{Header, parse_header};
+pub use layout::{Item, Layout, Place};
+
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The version that this library writes, and whose major it reads.
+pub const VERSION: [u32; 2] = [1, 0];
+
+/// The key of the [`Manifest`] in the metadata of the safetensors header.
+pub const MANIFEST_KEY: &str = "lowbit";
 
 /// Bytes that are hashed together.
 pub const CHUNK: usize = 8 << 20;
@@ -57,3 +76,22 @@ pub struct Source {
     /// Name and version of the packer.
     pub packer: String,
 }
+
+/// SHA-256 in hexadecimal.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The suffixes of a matrix's planes, in the order of [`crate::format::PlaneSizes`].
+const PLANES: [&str; 4] = ["W", "X", "S", "M"];
+
+#[cfg(test)]
+mod tests;
