@@ -5,7 +5,9 @@
 pub mod arch;
 pub mod error;
 pub mod kv_cache;
+pub mod log_probs;
 pub mod oracle;
+pub mod sampler;
 pub mod stop;
 pub mod utf8;
 
