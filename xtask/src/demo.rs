@@ -58,11 +58,18 @@ pub fn wasm() -> Result<()> {
     step("build the wasm modules", &mut cargo(&["run", "--locked", "--package", "xtask-wasm"])).map(drop)
 }
 
+/// Builds the npm package.
+pub fn package() -> Result<()> {
+    npm("build the npm package", "build")
+}
+
 /// Builds the npm package and the site.
 pub fn site() -> Result<()> {
-    for (title, script) in [("build the npm package", "build"), ("build the site", "demo:build")] {
-        let mut npm = program("npm", &["run", "--silent", script]);
-        step(title, npm.current_dir(crate::root().join("web")))?;
-    }
-    Ok(())
+    package()?;
+    npm("build the site", "demo:build")
+}
+
+fn npm(title: &str, script: &str) -> Result<()> {
+    let mut npm = program("npm", &["run", "--silent", script]);
+    step(title, npm.current_dir(crate::root().join("web"))).map(drop)
 }

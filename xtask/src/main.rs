@@ -1,6 +1,7 @@
 //! Development tasks: `cargo xtask help`.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod demo;
 mod runner;
 mod serve;
@@ -23,6 +24,11 @@ tasks:
       --port N           port on localhost (default 8080; the next free one if taken)
   test [NAME...]       run every check, or only those whose name contains NAME
   gen [--check]        write the constants that TypeScript shares with Rust, or check that they are current
+  bench [KIND] [options]
+                       measure against llama.cpp and wllama, in turn; KIND is native, page or all (default)
+      --runs N           medians of N (default 5)
+      --threads N        default: the machine's cores
+      --file NAME        one GGUF file of target/bench/models only
   wasm [ARG...]        build the modules of the page into web/wasm (`cargo run -p xtask-wasm` tells the arguments)
 ";
 
@@ -36,6 +42,7 @@ fn main() {
                 "test" => test::run(&mut args),
                 "gen" => package("xtask-gen", &mut args),
                 "wasm" => package("xtask-wasm", &mut args),
+                "bench" => bench::run(&mut args),
                 "help" => help(),
                 other => bail!("no task is called {other:?}\n\n{HELP}"),
             },

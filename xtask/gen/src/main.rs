@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use lowbit_core::container::CHUNK;
 use lowbit_core::format::{BLOCK_K, FORMATS, TILE_N};
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The sources whose `fn code` names the error codes.
 const ERROR_SOURCES: [&str; 2] =
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
         Some("--check") => true,
         Some(other) => bail!("unknown argument {other:?}; expected --check"),
     };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web/src/generated.ts");
+    let path = path();
     let new = generated()?;
     let old = std::fs::read_to_string(&path).unwrap_or_default();
     if old == new {
@@ -36,6 +36,10 @@ fn main() -> Result<()> {
         println!("wrote web/src/generated.ts");
     }
     Ok(())
+}
+
+fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web/src/generated.ts")
 }
 
 fn generated() -> Result<String> {
@@ -89,6 +93,15 @@ mod tests {
         }\n    }\n    fn other() { match x { _ => \"no\" } }\n";
         assert_eq!(error_codes(&[source, source]).expect("has fn code"), ["b-cause", "c-cause"]);
         assert!(error_codes(&["nothing"]).is_err());
+    }
+
+    #[test]
+    fn the_file_is_current() {
+        let file = std::fs::read_to_string(path()).expect("web/src/generated.ts");
+        assert!(
+            file == generated().expect("sources have fn code"),
+            "run `cargo xtask gen` and commit the file"
+        );
     }
 
     #[test]

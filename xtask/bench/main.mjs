@@ -1,0 +1,125 @@
+// Measures lowbit and its peers in turn and prints medians and ratios. `cargo xtask bench` prepares everything and
+// calls this.
+import { execFileSync } from 'node:child_process';
+import path from 'node:path';
+import { parseArgs } from 'node:util';
+import { launch, mounts, serve } from './browser.mjs';
+import { DECODE, median, prompt } from './prompt.mjs';
+
+const LENGTHS = [128, 512];
+const string = { type: 'string' };
+const { values, positionals: files } = parseArgs({
+  options: { kind: string, threads: string, runs: string, lowbit: string, packages: string, models: string },
+  allowPositionals: true,
+});
+const { kind, lowbit, packages, models } = values;
+const threads = Number(values.threads);
+const runs = Number(values.runs);
+
+/** Calls each of `sides` in turn, `runs` times; returns the results by side. */
+async function inTurn(sides) {
+  const results = Object.fromEntries(Object.keys(sides).map((name) => [name, []]));
+  for (let run = 0; run < runs; run++) {
+    for (const [name, side] of Object.entries(sides)) {
+      process.stderr.write(`\r${name}: run ${run + 1} of ${runs}`.padEnd(60));
+      results[name].push(await side(run));
+    }
+  }
+  process.stderr.write('\r'.padEnd(60) + '\r');
+  return results;
+}
+
+/** Prints medians, and the ratio of every side to the last one, which is the peer. */
+function table(title, results) {
+  const names = Object.keys(results);
+  const peer = names.at(-1);
+  const tasks = {};
+  for (const name of names) {
+    for (const { rows } of results[name]) {
+      for (const row of rows) {
+        for (const what of ['prefill', 'decode']) {
+          const task = what === 'prefill' ? `prefill ${row.words}` : `decode ${DECODE} after ${row.words}`;
+          ((tasks[task] ??= {})[name] ??= []).push(row[what]);
+        }
+      }
+    }
+  }
+  console.log(`\n${title}, tok/s, median of ${runs}`);
+  const columns = [...names, ...names.slice(0, -1).map((name) => `${name} : ${peer}`)];
+  console.log(['task', ...columns].map((text) => text.padEnd(22)).join(''));
+  for (const [task, values] of Object.entries(tasks)) {
+    const medians = names.map((name) => median(values[name]));
+    const ratios = medians.slice(0, -1).map((value) => `${(value / medians.at(-1)).toFixed(2)} x`);
+    console.log([task, ...medians.map((value) => value.toFixed(1)), ...ratios].map((text) => text.padEnd(22)).join(''));
+  }
+}
+
+function ourNative(model, act, run, words) {
+  const args = ['run', '-m', model, '--act', act, '--threads', threads, '--raw', '--greedy', '-n', DECODE + 1, '--json'];
+  const text = execFileSync(lowbit, [...args, '-p', prompt(words, run)].map(String), { encoding: 'utf8' });
+  const { prefill_tok_s: prefill, decode_tok_s: decode } = JSON.parse(text);
+  return { words, prefill, decode };
+}
+
+function theirNative(model, run) {
+  const script = path.join(import.meta.dirname, 'llama_cpp.mjs');
+  const args = [script, packages, model, threads, run, ...LENGTHS].map(String);
+  return JSON.parse(execFileSync(process.execPath, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }));
+}
+
+async function native(model) {
+  const file = path.join(models, model);
+  const ours = (act) => (run) => ({ rows: LENGTHS.map((words) => ourNative(file, act, run, words)) });
+  const sides = { 'lowbit a8': ours('a8'), 'lowbit a16': ours('a16'), 'llama.cpp': (run) => theirNative(file, run) };
+  table(`native, ${threads} threads, ${model}`, await inTurn(sides));
+}
+
+/** Runs a function of page.html in a fresh browser. */
+async function inPage(server, engine, call, argument, visits = 1) {
+  const browser = await launch();
+  try {
+    let result;
+    for (let visit = 0; visit < visits; visit++) {
+      const page = await browser.page(`${server.url}/page.html?engine=${engine}`);
+      result = await page.evaluate(([call, argument]) => window[call](argument), [call, argument]);
+      await page.close();
+    }
+    return result;
+  } finally {
+    await browser.close();
+  }
+}
+
+async function page(model, isolated) {
+  const server = await serve(mounts({ packages, models }), isolated);
+  const used = isolated ? threads : 1;
+  const side = (engine, activations) => (run) =>
+    inPage(server, engine, 'measure', { url: `/models/${model}`, threads: used, activations, run, lengths: LENGTHS });
+  const sides = { 'lowbit a8': side('lowbit', 'a8'), 'lowbit a16': side('lowbit', 'a16'), wllama: side('wllama') };
+  table(`page, ${used} threads, ${isolated ? '' : 'not '}isolated, ${model}`, await inTurn(sides));
+  server.close();
+}
+
+/** From the start of the navigation to the first token of a prompt of 128 tokens; the model is in the browser's storage. */
+async function firstToken(model) {
+  const server = await serve(mounts({ packages, models }), true);
+  const side = (engine, url) => (run) =>
+    inPage(server, engine, 'firstToken', { url, threads, cache: true, run, words: 128 }, 2);
+  // Each from the file that it keeps: ours packs once, the peer keeps the GGUF.
+  const sides = { lowbit: side('lowbit', '/models/smollm2.lowbit'), wllama: side('wllama', `/models/${model}`) };
+  const results = await inTurn(sides);
+  const ours = median(results.lowbit);
+  const theirs = median(results.wllama);
+  console.log(`\npage load to first token, cached, 128 tokens, median of ${runs}`);
+  console.log(`lowbit ${ours.toFixed(0)} ms, wllama ${theirs.toFixed(0)} ms, ${(ours / theirs).toFixed(2)} x`);
+  server.close();
+}
+
+for (const model of files) {
+  if (kind !== 'page') await native(model);
+  if (kind !== 'native') {
+    await page(model, true);
+    await page(model, false);
+  }
+}
+if (kind !== 'native') await firstToken(files[0]);
