@@ -9,6 +9,7 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -143,9 +144,44 @@ impl Chunks {
 
     /// The next range that nobody has taken.
     pub fn take(&self) -> Option<Range<usize>> {
-        // What the items hold is handed over by the start and the end of the job, not by this counter.
+        // What the items hold is handed over by the start and the end of the job, not by this counter. It is not raised
+        // far past the end, so that it never wraps.
+        if self.next.load(Ordering::Relaxed) > self.len / self.grain {
+            return None;
+        }
         let start = self.next.fetch_add(1, Ordering::Relaxed).checked_mul(self.grain)?;
         (start < self.len).then(|| start..self.len.min(start + self.grain))
+    }
+}
+
+/// Equal parts of a slice, each handed out once, so that several threads write different ones at the same time.
+#[derive(Debug)]
+pub struct Parts<'a, T> {
+    data: *mut T,
+    len: usize,
+    chunks: Chunks,
+    lifetime: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: the only access to `data` is through parts, which are disjoint and handed out once.
+unsafe impl<T: Send> Sync for Parts<'_, T> {}
+// SAFETY: as above; the slice was lent mutably, and its items may be sent.
+unsafe impl<T: Send> Send for Parts<'_, T> {}
+
+impl<'a, T> Parts<'a, T> {
+    /// Parts of `size` (at least one) items of `data`; the last may be shorter.
+    pub fn new(data: &'a mut [T], size: usize) -> Self {
+        let (len, data) = (data.len(), data.as_mut_ptr());
+        Self { data, len, chunks: Chunks::new(len, size), lifetime: PhantomData }
+    }
+
+    /// A part that nobody has taken, and its number.
+    pub fn take(&self) -> Option<(usize, &'a mut [T])> {
+        let range = self.chunks.take()?;
+        debug_assert!(range.end <= self.len);
+        // SAFETY: `Chunks` hands out every range inside `0..len` once; the slice was lent for `'a`.
+        let part = unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) };
+        Some((range.start / self.chunks.grain, part))
     }
 }
 
@@ -360,6 +396,22 @@ mod tests {
             });
             assert!(hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1), "{len} {grain} {hits:?}");
         }
+    }
+
+    #[test]
+    fn parts_are_disjoint_and_cover_the_slice() {
+        let team = Team::new(3);
+        let mut data: Vec<usize> = vec![0; 1001];
+        let parts = Parts::new(&mut data, 10);
+        team.run(&|_| {
+            while let Some((number, part)) = parts.take() {
+                for (i, item) in part.iter_mut().enumerate() {
+                    *item += number * 10 + i + 1;
+                }
+            }
+        });
+        assert!(data.iter().enumerate().all(|(i, item)| *item == i + 1));
+        assert!(Parts::new(&mut [0; 0], 10).take().is_none());
     }
 
     #[test]

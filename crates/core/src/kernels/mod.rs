@@ -1,5 +1,6 @@
 //! The operators, written once over the Simd trait.
 
+pub mod attention;
 pub mod gate;
 pub mod math;
 pub mod matmul;
