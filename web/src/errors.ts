@@ -1,26 +1,31 @@
-/** What went wrong, as a stable identifier. Codes of the engine pass through unchanged. */
+import type { EngineErrorCode } from './generated.js';
+
+/** What went wrong, as a stable identifier. */
 export type ErrorCode =
-  // the page and its surroundings
+  | EngineErrorCode
+  /** The caller's signal was aborted. */
   | 'aborted'
+  /** An argument has no meaning. */
   | 'bad-argument'
+  /** The model was disposed. */
   | 'disposed'
+  /** The engine stopped at an internal error; load the model again. */
   | 'engine-crashed'
+  /** The file on the server is another one than when the download began. */
+  | 'file-changed'
+  /** The server cannot be reached, refuses, or the connection was lost too often. */
   | 'network'
+  /** The server has no such file. */
   | 'not-found'
+  /** The model needs more memory than the page can have. */
   | 'out-of-memory'
+  /** The browser lacks something that the engine needs. */
   | 'unsupported-browser'
+  /** The wanted device does not exist. */
   | 'unsupported-device'
+  /** A worker could not be started, or failed. */
   | 'worker-failed'
-  // files
-  | 'io'
-  | 'malformed-file'
-  | 'unsupported'
-  | 'corrupt-data'
-  | 'missing-tensor'
-  | 'bad-shape'
-  // generation
-  | 'context-full'
-  // a code that a newer engine knows
+  /** A code of a newer engine. */
   | (string & {});
 
 /** Every error that this package throws. */

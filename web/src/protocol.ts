@@ -69,7 +69,7 @@ export type FromWorker =
   | { type: 'prefill'; id: number; done: number; total: number }
   | { type: 'text'; id: number; text: string };
 
-/** Engine worker to helper: join the team on this memory. A helper answers with {@link HelperReady} and then blocks. */
+/** Engine worker to helper: join the team on this memory. A helper answers once and then blocks. */
 export interface HelperStart {
   type: 'helper';
   index: number;
@@ -77,4 +77,4 @@ export interface HelperStart {
   memory: WebAssembly.Memory;
 }
 
-export type HelperReady = { type: 'ready' } | { type: 'failed'; error: ErrorData };
+export type FromHelper = { type: 'ready' } | { type: 'failed'; message: string };

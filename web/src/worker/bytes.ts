@@ -3,7 +3,7 @@ import { LowbitError, abortError } from '../errors.js';
 /** A file that can be read from any position on. */
 export interface ByteSource {
   readonly name: string;
-  /** Total size in bytes; known after the first {@link open}, and never 0 then. */
+  /** Total size in bytes; 0 before the first {@link open}, or when the server does not say. */
   readonly size: number;
   /** What changes when the file does, as far as the server says. */
   readonly version: string;
@@ -52,11 +52,17 @@ export class UrlSource implements ByteSource {
     return response.status === 206 || offset === 0 ? reader : skip(reader, offset);
   }
 
+  /** What the file was when its download began; {@link open} fails when it is another one now. */
+  expect(size: number, version: string): void {
+    this.size = size;
+    this.version = version;
+  }
+
   /** Asks for size and version only; `undefined` when the server cannot be reached or does not say. */
   async probe(signal: AbortSignal): Promise<{ size: number; version: string } | undefined> {
     try {
       const response = await fetch(this.url, { method: 'HEAD', headers: this.headers, signal });
-      return response.ok ? { size: Number(response.headers.get('Content-Length')), version: versionOf(response) } : undefined;
+      return response.ok ? { size: totalSize(response, 0), version: versionOf(response) } : undefined;
     } catch {
       return undefined;
     }
@@ -65,12 +71,12 @@ export class UrlSource implements ByteSource {
   #identify(response: Response, offset: number): void {
     const size = totalSize(response, offset);
     const version = versionOf(response);
-    if (this.size > 0 && (size !== this.size || version !== this.version)) {
-      throw new LowbitError('network', `${this.url}: the file changed on the server during the download; load it again`);
+    const changed = (size > 0 && this.size > 0 && size !== this.size) || version !== (this.version || version);
+    if (changed) {
+      throw new LowbitError('file-changed', `${this.url}: the file changed on the server during the download; load it again`);
     }
-    if (!(size > 0)) throw new LowbitError('network', `${this.url}: the server does not say how long the file is`);
-    this.size = size;
-    this.version = version;
+    this.size ||= size;
+    this.version ||= version;
   }
 }
 
@@ -88,12 +94,13 @@ function refused(url: string, status: number): LowbitError {
   return new LowbitError(gone ? 'not-found' : 'network', `${url}: the server answered ${status}`);
 }
 
-/** Size of the whole file. */
+/** Size of the whole file; 0 when the server does not say. */
 function totalSize(response: Response, offset: number): number {
   const range = /\/(\d+)$/.exec(response.headers.get('Content-Range') ?? '');
   if (range) return Number(range[1]);
-  const length = Number(response.headers.get('Content-Length') ?? Number.NaN);
-  return response.status === 206 ? offset + length : length;
+  // The length of a compressed body is not that of the file.
+  const length = response.headers.has('Content-Encoding') ? 0 : Number(response.headers.get('Content-Length') ?? 0);
+  return response.status === 206 && length > 0 ? offset + length : length;
 }
 
 function versionOf(response: Response): string {
@@ -195,8 +202,8 @@ export class Download {
 
   #ended(): LowbitError {
     const { name, size } = this.source;
-    const code = this.position >= size ? 'malformed-file' : 'network';
-    return new LowbitError(code, `${name}: ends after ${this.position} bytes; the header promises more (the file has ${size})`);
+    if (size === 0 || this.position < size) return lost(this.source, this.position);
+    return new LowbitError('malformed-file', `${name}: ends after ${this.position} bytes, but its header promises more`);
   }
 
   /** Pauses before the next try, or rethrows what no further try can mend. */
@@ -210,10 +217,11 @@ export class Download {
   }
 }
 
-function lost(source: ByteSource, position: number, cause: unknown): LowbitError {
+function lost(source: ByteSource, position: number, cause?: unknown): LowbitError {
+  const of = source.size > 0 ? ` of ${source.size}` : '';
   return new LowbitError(
     'network',
-    `${source.name}: the connection was lost after ${position} of ${source.size} bytes; load again to go on from there`,
+    `${source.name}: the connection was lost after ${position}${of} bytes; load again to go on from there`,
     { cause },
   );
 }

@@ -1,0 +1,348 @@
+import { LowbitError, abortError } from '../errors.js';
+import type { LoadRequest } from '../protocol.js';
+import type { LoadProgress, LoadWarning, ModelInfo } from '../types.js';
+import { BlobSource, Download, UrlSource, type ByteSource } from './bytes.js';
+import { PREFIX, chunksOf, sniff, type Chunks } from './header.js';
+import { Keeper } from './keeper.js';
+import { sha256 } from './sha256.js';
+import { Store, exclusively, type State } from './store.js';
+import { ArtifactMemory, GgufImport, type Wasm } from './wasm.js';
+
+/** What a load tells on its way. */
+export interface Reporter {
+  progress: (progress: LoadProgress) => void;
+  warning: (warning: LoadWarning) => void;
+}
+
+/** A model whose bytes are all in the engine's memory. */
+export interface Loaded {
+  artifact: ArtifactMemory;
+  /** The whole file in bytes. */
+  bytes: number;
+  from: ModelInfo['from'];
+  kept: boolean;
+}
+
+/** Waiting longer than this for a server's word on a kept model is not worth it. */
+const PROBE_TIMEOUT_MS = 2000;
+
+/** Brings the bytes of a model into the engine's memory: from storage, the network or a file. */
+export async function loadBytes(
+  request: LoadRequest,
+  wasm: Promise<Wasm>,
+  report: Reporter,
+  signal: AbortSignal,
+): Promise<Loaded> {
+  // An engine that cannot start must not go unnoticed while bytes are awaited.
+  wasm.catch(() => undefined);
+  if ('blob' in request.source) {
+    const source = new BlobSource(request.source.blob, request.source.name);
+    return new Loader(source, wasm, report, signal).fetch(undefined, 'file');
+  }
+  const { url } = request.source;
+  const source = new UrlSource(url, request.headers);
+  const loader = new Loader(source, wasm, report, signal);
+  if (request.cache === false) return loader.fetch(undefined, 'network');
+  const waiting = () => report.progress({ phase: 'waiting', loaded: 0, total: 0, resumed: 0 });
+  return exclusively(url, signal, waiting, async () => {
+    const store = await Store.open(url);
+    if (!store) {
+      report.warning({ code: 'storage-unavailable', message: 'this browser grants no storage; the model is not kept' });
+      return loader.fetch(undefined, 'network');
+    }
+    try {
+      return (await loader.kept(store, request)) ?? (await loader.fetch(store, 'network'));
+    } finally {
+      store.close();
+    }
+  });
+}
+
+class Loader {
+  readonly #throttle: Throttle;
+
+  constructor(
+    private readonly source: ByteSource,
+    private readonly wasm: Promise<Wasm>,
+    private readonly report: Reporter,
+    private readonly signal: AbortSignal,
+  ) {
+    this.#throttle = new Throttle(report);
+  }
+
+  /** The model from storage, if it is there whole and the server has no other version. */
+  async kept(store: Store, request: LoadRequest): Promise<Loaded | undefined> {
+    const state = await store.state();
+    if (!state?.complete) return undefined;
+    const asked = request.cache === 'only' ? undefined : this.#probe();
+    const [header, wasm] = await Promise.all([store.header().catch(() => undefined), this.wasm]);
+    if (!header) return undefined;
+    const artifact = ArtifactMemory.of(wasm, this.source.name, header);
+    const sound = await this.#readAll(store, artifact, request.verify ? chunksOf(this.source.name, header) : undefined, header.length);
+    const now = await asked;
+    const changed = now !== undefined && (now.size !== state.sourceSize || now.version !== state.sourceVersion);
+    if (!sound || changed) {
+      artifact.free();
+      await store.clear();
+      return undefined;
+    }
+    return { artifact, bytes: state.bytes, from: 'cache', kept: true };
+  }
+
+  /** The model from its source; kept in `store` as it comes. */
+  async fetch(store: Store | undefined, from: 'network' | 'file'): Promise<Loaded> {
+    try {
+      return await this.#fetch(store, from);
+    } catch (error) {
+      // The version that was begun is gone: nothing of it is of use.
+      if (!(error instanceof LowbitError) || error.code !== 'file-changed' || !store) throw error;
+      await store.clear();
+      if (this.source instanceof UrlSource) this.source.expect(0, '');
+      return this.#fetch(store, from);
+    }
+  }
+
+  async #fetch(store: Store | undefined, from: 'network' | 'file'): Promise<Loaded> {
+    const begun = await this.#begun(store);
+    const download = new Download(this.source, this.signal, 0);
+    try {
+      const keeper = new Keeper(store, this.report.warning);
+      if (begun) return await this.#artifact(begun.header, download, keeper, begun.state.chunks, from);
+      const prefix = await download.take(PREFIX);
+      const sniffed = sniff(this.source.name, prefix);
+      if (sniffed.kind === 'gguf') return await this.#gguf(prefix, download, keeper, from);
+      const header = new Uint8Array(sniffed.dataOffset);
+      header.set(prefix);
+      await download.fill(header.subarray(PREFIX));
+      return await this.#artifact(header, download, keeper, 0, from);
+    } finally {
+      await download.close();
+    }
+  }
+
+  /** What an interrupted download has left. */
+  async #begun(store: Store | undefined): Promise<{ state: State; header: Uint8Array<ArrayBuffer> } | undefined> {
+    const state = await store?.state();
+    if (!store || !state || state.chunks === 0) return undefined;
+    const header = await store.header().catch(() => undefined);
+    if (!header) return undefined;
+    if (this.source instanceof UrlSource) this.source.expect(state.sourceSize, state.sourceVersion);
+    return { state, header };
+  }
+
+  /** Downloads an artifact chunk by chunk; the first `ready` are read from storage and verified again. */
+  async #artifact(
+    header: Uint8Array<ArrayBuffer>,
+    download: Download,
+    keeper: Keeper,
+    ready: number,
+    from: 'network' | 'file',
+  ): Promise<Loaded> {
+    const { name } = this.source;
+    const chunks = chunksOf(name, header);
+    const wasm = await this.wasm;
+    const artifact = ArtifactMemory.of(wasm, name, header);
+    try {
+      const total = header.length + artifact.dataLength;
+      checkCount(name, chunks, artifact.dataLength);
+      const state: State = {
+        url: name,
+        sourceSize: this.source.size || total,
+        sourceVersion: this.source.version,
+        chunks: ready,
+        complete: false,
+        bytes: total,
+      };
+      if (ready === 0) await keeper.begin(header, state, total);
+      const first = ready > 0 ? await this.#resume(keeper, artifact, chunks, ready, header.length) : 0;
+      await download.seek(header.length + first * chunks.size);
+      await this.#receive(artifact, chunks, first, header.length, download, keeper, state);
+      state.sourceVersion = this.source.version;
+      state.complete = true;
+      await keeper.save(state);
+      return { artifact, bytes: total, from, kept: keeper.keeps };
+    } catch (error) {
+      artifact.free();
+      throw error;
+    }
+  }
+
+  /** Reads the chunks that are kept. Returns how many of them are sound. */
+  async #resume(keeper: Keeper, artifact: ArtifactMemory, chunks: Chunks, ready: number, headerBytes: number): Promise<number> {
+    const buffer = new Uint8Array(chunks.size);
+    for (let index = 0; index < ready; index++) {
+      this.#check();
+      const { offset, length } = span(chunks, index, artifact.dataLength);
+      const bytes = buffer.subarray(0, length);
+      if (!(await keeper.read(bytes, offset)) || (await sha256(bytes)) !== chunks.hashes[index]) return index;
+      artifact.write(offset, bytes);
+      const loaded = headerBytes + offset + length;
+      this.#throttle.send({ phase: 'cache', loaded, total: headerBytes + artifact.dataLength, resumed: loaded });
+    }
+    return ready;
+  }
+
+  /** Receives the chunks from `first` on. One is verified and written while the next one arrives. */
+  async #receive(
+    artifact: ArtifactMemory,
+    chunks: Chunks,
+    first: number,
+    headerBytes: number,
+    download: Download,
+    keeper: Keeper,
+    state: State,
+  ): Promise<void> {
+    const buffers = [new Uint8Array(chunks.size), new Uint8Array(chunks.size)];
+    const resumed = first > 0 ? headerBytes + first * chunks.size : 0;
+    const total = headerBytes + artifact.dataLength;
+    let loaded = headerBytes + first * chunks.size;
+    let accepted = Promise.resolve();
+    for (let index = first; index < chunks.hashes.length; index++) {
+      const { offset, length } = span(chunks, index, artifact.dataLength);
+      const bytes = (buffers[index % 2] as Uint8Array<ArrayBuffer>).subarray(0, length);
+      await download.fill(bytes, (count) => {
+        loaded += count;
+        this.#throttle.send({ phase: 'download', loaded, total, resumed });
+      });
+      await accepted;
+      accepted = this.#accept(artifact, chunks, index, bytes, headerBytes, keeper, { ...state, chunks: index + 1 });
+      accepted.catch(() => undefined);
+    }
+    await accepted;
+    state.chunks = chunks.hashes.length;
+  }
+
+  /** Verifies a chunk, fetches it once more if it is damaged, and puts it in its place. */
+  async #accept(
+    artifact: ArtifactMemory,
+    chunks: Chunks,
+    index: number,
+    bytes: Uint8Array<ArrayBuffer>,
+    headerBytes: number,
+    keeper: Keeper,
+    state: State,
+  ): Promise<void> {
+    const expected = chunks.hashes[index];
+    const { offset } = span(chunks, index, artifact.dataLength);
+    if ((await sha256(bytes)) !== expected) {
+      const message = `${this.source.name}: chunk ${index} of ${chunks.hashes.length} arrived damaged and is fetched again`;
+      this.report.warning({ code: 'chunk-refetched', message });
+      const again = new Download(this.source, this.signal, headerBytes + offset);
+      await again.fill(bytes).finally(() => again.close());
+      const found = await sha256(bytes);
+      if (found !== expected) throw damaged(this.source.name, index, found, expected);
+    }
+    this.#check();
+    artifact.write(offset, bytes);
+    state.sourceVersion = this.source.version;
+    await keeper.write(bytes, offset, state);
+  }
+
+  /** Packs a GGUF file while it streams in; what is kept is the packed model. */
+  async #gguf(prefix: Uint8Array<ArrayBuffer>, download: Download, keeper: Keeper, from: 'network' | 'file'): Promise<Loaded> {
+    const wasm = await this.wasm;
+    const plan = await this.#ggufPlan(wasm, prefix, download);
+    const total = this.source.size;
+    let loaded = 0;
+    for (;;) {
+      this.#check();
+      const next = plan.next();
+      if (!next) break;
+      await download.seek(next.offset);
+      const bytes = await download.take(next.length);
+      plan.put(bytes);
+      loaded = Math.max(loaded, next.offset + next.length);
+      this.#throttle.send({ phase: 'download', loaded, total, resumed: 0 });
+    }
+    const artifact = ArtifactMemory.from(wasm, plan);
+    const header = artifact.header();
+    const bytes = header.length + artifact.dataLength;
+    const state: State = {
+      url: this.source.name,
+      sourceSize: total,
+      sourceVersion: this.source.version,
+      chunks: 0,
+      complete: false,
+      bytes,
+    };
+    await keeper.begin(header, state, bytes);
+    const { size } = chunksOf(this.source.name, header);
+    for (let offset = 0; offset < artifact.dataLength && keeper.keeps; offset += size) {
+      this.#check();
+      await keeper.write(artifact.view(offset, Math.min(size, artifact.dataLength - offset)), offset, undefined);
+    }
+    state.complete = true;
+    await keeper.save(state);
+    return { artifact, bytes, from, kept: keeper.keeps };
+  }
+
+  /** Gives the importer as much of the file's start as its header needs. */
+  async #ggufPlan(wasm: Wasm, prefix: Uint8Array<ArrayBuffer>, download: Download): Promise<GgufImport> {
+    const plan = new GgufImport(wasm, this.source.name, this.source.size);
+    let part = prefix;
+    for (;;) {
+      const wanted = plan.header(part);
+      if (wanted === 0) return plan;
+      this.#check();
+      part = await download.take(wanted);
+    }
+  }
+
+  async #readAll(store: Store, artifact: ArtifactMemory, verify: Chunks | undefined, headerBytes: number): Promise<boolean> {
+    const size = verify?.size ?? 8 << 20;
+    const total = headerBytes + artifact.dataLength;
+    if ((await store.dataSize()) < artifact.dataLength) return false;
+    for (let offset = 0, index = 0; offset < artifact.dataLength; offset += size, index++) {
+      this.#check();
+      const view = artifact.view(offset, Math.min(size, artifact.dataLength - offset));
+      if (!(await store.readData(view, offset))) return false;
+      if (verify && (await sha256(view.slice())) !== verify.hashes[index]) return false;
+      this.#throttle.send({ phase: 'cache', loaded: headerBytes + offset + view.length, total, resumed: 0 });
+    }
+    return true;
+  }
+
+  #probe(): Promise<{ size: number; version: string } | undefined> {
+    const soon = AbortSignal.timeout(PROBE_TIMEOUT_MS);
+    return this.source instanceof UrlSource ? this.source.probe(soon) : Promise.resolve(undefined);
+  }
+
+  #check(): void {
+    if (this.signal.aborted) throw abortError(this.signal);
+  }
+}
+
+/** Lets progress through some times a second, and always the last one of a phase. */
+class Throttle {
+  #last = 0;
+
+  constructor(private readonly report: Reporter) {}
+
+  send(progress: LoadProgress): void {
+    const now = performance.now();
+    if (now - this.#last < 40 && progress.loaded < progress.total) return;
+    this.#last = now;
+    this.report.progress(progress);
+  }
+}
+
+/** Where chunk `index` lies in the data. */
+function span(chunks: Chunks, index: number, dataLength: number): { offset: number; length: number } {
+  const offset = index * chunks.size;
+  return { offset, length: Math.min(chunks.size, dataLength - offset) };
+}
+
+function checkCount(name: string, chunks: Chunks, dataLength: number): void {
+  const expected = Math.ceil(dataLength / chunks.size);
+  if (chunks.hashes.length !== expected) {
+    const found = chunks.hashes.length;
+    throw new LowbitError('malformed-file', `${name}: chunks: ${found} hashes, expected ${expected} for ${dataLength} bytes`);
+  }
+}
+
+function damaged(name: string, index: number, found: string, expected: string | undefined): LowbitError {
+  return new LowbitError(
+    'corrupt-data',
+    `${name}: chunk ${index}: SHA-256 is ${found}, expected ${expected}, twice; the file on the server is damaged`,
+  );
+}

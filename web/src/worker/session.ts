@@ -1,0 +1,153 @@
+import { LowbitError, abortError } from '../errors.js';
+import type { GenerateRequest, LoadRequest, ParityRequest, Prompt } from '../protocol.js';
+import type { Activations, ChatResult, FinishReason, MemoryUse, ModelInfo } from '../types.js';
+import { abilities, chooseVariant } from '../variant.js';
+import { loadBytes, type Reporter } from './loader.js';
+import { Wasm, type Engine } from './wasm.js';
+
+/** Positions of the context when the caller does not say: its keys and values must fit beside the weights. */
+const DEFAULT_CONTEXT = 4096;
+
+/** What one step of an answer did, as the engine reports it. */
+type StepEvent =
+  | { type: 'prefill'; done: number; total: number }
+  | { type: 'token'; id: number; text: string }
+  | { type: 'done'; reason: FinishReason; text: string };
+
+/** Receives an answer as it comes. */
+export interface AnswerSink {
+  text(text: string): void;
+  prefill(done: number, total: number): void;
+}
+
+/** A loaded model in this worker. */
+export class Session {
+  private constructor(
+    private readonly wasm: Wasm,
+    private readonly engine: Engine,
+    readonly info: ModelInfo,
+  ) {}
+
+  /** Starts the engine, brings the model into its memory and builds it. */
+  static async load(request: LoadRequest, report: Reporter, signal: AbortSignal): Promise<Session> {
+    const begin = performance.now();
+    const can = abilities();
+    const variant = chooseVariant(can, request.threads, request.variant);
+    if (request.threads > 1 && !can.sharedMemory) {
+      report.warning({
+        code: 'not-isolated',
+        message: 'the page is not cross-origin isolated (COOP and COEP headers): the engine runs on one thread',
+      });
+    }
+    report.progress({ phase: 'engine', loaded: 0, total: 0, resumed: 0 });
+    const starting = Wasm.start(request.wasmUrls[variant], variant, request.threads);
+    const engineMs = starting.then(() => performance.now() - begin);
+    engineMs.catch(() => undefined);
+    const data = await loadBytes(request, starting, report, signal);
+    const wasm = await starting;
+    const dataEnd = performance.now();
+    if (signal.aborted) throw abortError(signal);
+    report.progress({ phase: 'start', loaded: data.bytes, total: data.bytes, resumed: 0 });
+    const options = JSON.stringify({
+      threads: wasm.threads,
+      activations: request.activations,
+      context: request.context,
+      maxDefaultContext: DEFAULT_CONTEXT,
+    });
+    const engine = data.artifact.start(options);
+    const info = JSON.parse(wasm.call(() => engine.info())) as EngineInfo;
+    const end = performance.now();
+    return new Session(wasm, engine, {
+      ...info,
+      device: 'cpu',
+      variant,
+      bytes: data.bytes,
+      from: data.from,
+      kept: data.kept,
+      loadMs: { engine: await engineMs, data: dataEnd - begin, start: end - dataEnd, total: end - begin },
+    });
+  }
+
+  /** Writes an answer. Between two steps the worker looks for messages, so that an abort is seen. */
+  async generate(request: GenerateRequest, sink: AnswerSink, signal: AbortSignal): Promise<ChatResult> {
+    const begin = performance.now();
+    let firstTokenMs = 0;
+    let text = '';
+    const { maxTokens, sampling, stop } = request;
+    this.#begin(request.prompt, { maxTokens, sampling, stop });
+    try {
+      for (;;) {
+        await breathe();
+        if (signal.aborted) throw abortError(signal);
+        const event = this.wasm.call(() => this.engine.step()) as StepEvent;
+        if (event.type === 'prefill') {
+          sink.prefill(event.done, event.total);
+          continue;
+        }
+        firstTokenMs ||= performance.now() - begin;
+        text += event.text;
+        if (event.text !== '') sink.text(event.text);
+        if (event.type === 'done') return { text, finishReason: event.reason, firstTokenMs, ...this.#end() };
+      }
+    } catch (error) {
+      this.#drop(error);
+      throw error;
+    }
+  }
+
+  tokenize(text: string): number[] {
+    return Array.from(this.wasm.call(() => this.engine.tokenize(text)));
+  }
+
+  memory(): MemoryUse {
+    const parts = JSON.parse(this.wasm.call(() => this.engine.memory())) as Omit<MemoryUse, 'total'>;
+    return { total: this.wasm.memoryBytes, ...parts };
+  }
+
+  /** The hash of the logits of every position of a prompt. */
+  async parity(request: ParityRequest, signal: AbortSignal): Promise<{ logitsSha256: string; positions: number }> {
+    const prompt = JSON.stringify(request.prompt);
+    const positions = this.wasm.call(() => this.engine.parityBegin(prompt, request.chunk));
+    for (;;) {
+      await breathe();
+      if (signal.aborted) throw abortError(signal);
+      const logitsSha256 = this.wasm.call(() => this.engine.parityStep());
+      if (logitsSha256 !== undefined) return { logitsSha256, positions };
+    }
+  }
+
+  #begin(prompt: Prompt, options: object): void {
+    this.wasm.call(() => this.engine.begin(JSON.stringify(prompt), JSON.stringify(options)));
+  }
+
+  #end(): AnswerStats {
+    return JSON.parse(this.wasm.call(() => this.engine.end())) as AnswerStats;
+  }
+
+  /** Gives an answer up. A crashed engine has none left to give up. */
+  #drop(error: unknown): void {
+    if (error instanceof LowbitError && error.code === 'engine-crashed') return;
+    this.wasm.call(() => this.engine.abort());
+  }
+}
+
+/** What the engine says about an answer. */
+type AnswerStats = Omit<ChatResult, 'text' | 'finishReason' | 'firstTokenMs'>;
+
+/** What the engine says about a model. */
+type EngineInfo = Pick<
+  ModelInfo,
+  'name' | 'architecture' | 'context' | 'isa' | 'threads' | 'fingerprint' | 'licence'
+> & { activations: Activations };
+
+const channel = new MessageChannel();
+let wake: (() => void) | undefined;
+channel.port1.onmessage = () => wake?.();
+
+/** Lets waiting messages through. */
+function breathe(): Promise<void> {
+  return new Promise((resolve) => {
+    wake = resolve;
+    channel.port2.postMessage(null);
+  });
+}

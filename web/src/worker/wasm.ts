@@ -1,0 +1,194 @@
+import { LowbitError } from '../errors.js';
+import type { FromHelper, HelperStart } from '../protocol.js';
+import type { Variant } from '../types.js';
+import * as shared from '../../wasm/shared.js';
+import * as single from '../../wasm/single.js';
+import { setFallback } from './sha256.js';
+
+/** The engine's functions and classes, the same in every module. */
+export type Glue = typeof single;
+
+/** A running instance of the engine. */
+export class Wasm {
+  private constructor(
+    readonly glue: Glue,
+    readonly variant: Variant,
+    private readonly memory: WebAssembly.Memory,
+    readonly threads: number,
+  ) {
+    setFallback((bytes) => glue.sha256(bytes));
+  }
+
+  /** Fetches, compiles and starts a module, and its helpers one after the other. */
+  static async start(url: string, variant: Variant, threads: number): Promise<Wasm> {
+    const module = await compile(url);
+    if (variant !== 'threads') {
+      const { memory } = single.initSync({ module });
+      return new Wasm(single, variant, memory, 1);
+    }
+    const { memory } = shared.initSync({ module });
+    let started = 1;
+    // One at a time: each allocates its stack in the shared memory when it starts.
+    while (started < threads && (await startHelper({ type: 'helper', index: started, module, memory }))) started++;
+    return new Wasm(shared as unknown as Glue, variant, memory, started);
+  }
+
+  /** Bytes of memory that the engine holds. */
+  get memoryBytes(): number {
+    return this.memory.buffer.byteLength;
+  }
+
+  /** A part of the engine's memory. It is void as soon as the engine allocates. */
+  view(pointer: number, length: number): Uint8Array {
+    return new Uint8Array(this.memory.buffer, pointer, length);
+  }
+
+  /** Calls the engine. A trap ends it: what it says then is the panic's message. */
+  call<T>(work: (glue: Glue) => T): T {
+    try {
+      return work(this.glue);
+    } catch (thrown) {
+      if (!(thrown instanceof WebAssembly.RuntimeError)) throw thrown;
+      const panic = this.#lastPanic() ?? thrown.message;
+      throw new LowbitError('engine-crashed', `the engine stopped at an internal error: ${panic}; load the model again`);
+    }
+  }
+
+  #lastPanic(): string | undefined {
+    try {
+      return this.glue.lastPanic();
+    } catch {
+      return undefined;
+    }
+  }
+}
+
+/** A model that answers. */
+export type Engine = InstanceType<Glue['Engine']>;
+
+/** The memory of a model whose bytes arrive piece by piece. */
+export class ArtifactMemory {
+  readonly dataLength: number;
+  readonly #inner: InstanceType<Glue['Artifact']>;
+
+  private constructor(
+    private readonly wasm: Wasm,
+    inner: InstanceType<Glue['Artifact']>,
+  ) {
+    this.#inner = inner;
+    this.dataLength = inner.dataLength;
+  }
+
+  /** Checks a header and asks for memory for its data. */
+  static of(wasm: Wasm, name: string, header: Uint8Array): ArtifactMemory {
+    return new ArtifactMemory(wasm, wasm.call((glue) => new glue.Artifact(name, header)));
+  }
+
+  /** Takes what an importer has packed. */
+  static from(wasm: Wasm, importer: GgufImport): ArtifactMemory {
+    return new ArtifactMemory(wasm, importer.finish());
+  }
+
+  /** The part of the data at `offset`, to be read into. It is void as soon as the engine allocates. */
+  view(offset: number, length: number): Uint8Array {
+    return this.wasm.view(this.#inner.pointer() + offset, length);
+  }
+
+  write(offset: number, bytes: Uint8Array): void {
+    this.view(offset, bytes.length).set(bytes);
+  }
+
+  header(): Uint8Array<ArrayBuffer> {
+    return this.wasm.call(() => this.#inner.header()) as Uint8Array<ArrayBuffer>;
+  }
+
+  /** Builds the model; this object is used up. */
+  start(options: string): Engine {
+    return this.wasm.call((glue) => glue.Engine.start(this.#inner, options));
+  }
+
+  free(): void {
+    this.#inner.free();
+  }
+}
+
+/** Packs a GGUF file whose bytes arrive piece by piece. */
+export class GgufImport {
+  readonly #inner: InstanceType<Glue['GgufImport']>;
+
+  constructor(
+    private readonly wasm: Wasm,
+    name: string,
+    size: number,
+  ) {
+    this.#inner = wasm.call((glue) => new glue.GgufImport(name, size));
+  }
+
+  /** Takes the next bytes of the file's start. Returns how many more the header needs at least; 0 when it is whole. */
+  header(part: Uint8Array): number {
+    return this.wasm.call(() => this.#inner.header(part));
+  }
+
+  /** The next part of the file that is needed, in the order of the file; `undefined` when all is there. */
+  next(): { offset: number; length: number } | undefined {
+    const next = this.wasm.call(() => this.#inner.next());
+    return next && { offset: next[0] as number, length: next[1] as number };
+  }
+
+  /** Packs the part that {@link next} named. */
+  put(bytes: Uint8Array): void {
+    this.wasm.call(() => this.#inner.put(bytes));
+  }
+
+  /** @internal */
+  finish(): InstanceType<Glue['Artifact']> {
+    return this.wasm.call(() => this.#inner.finish());
+  }
+}
+
+async function compile(url: string): Promise<WebAssembly.Module> {
+  let response: Response;
+  try {
+    response = await fetch(url);
+  } catch (cause) {
+    throw new LowbitError('network', `${url}: the engine cannot be fetched`, { cause });
+  }
+  if (!response.ok) throw new LowbitError('network', `${url}: the server answered ${response.status} for the engine`);
+  try {
+    if (response.headers.get('Content-Type')?.startsWith('application/wasm')) {
+      return await WebAssembly.compileStreaming(response);
+    }
+    return await WebAssembly.compile(await response.arrayBuffer());
+  } catch (cause) {
+    const message = `${url}: the engine cannot be compiled (${String(cause)}); a page's CSP must allow 'wasm-unsafe-eval'`;
+    throw new LowbitError('unsupported-browser', message, { cause });
+  }
+}
+
+/** Starts a helper; whether it has come. The engine does with fewer. */
+async function startHelper(start: HelperStart): Promise<boolean> {
+  // The helper runs this very script: bundlers need not know of it.
+  const worker = new Worker(self.location.href, { type: 'module', name: `lowbit-${start.index}` });
+  const ready = await new Promise<boolean>((resolve) => {
+    worker.onmessage = (event: MessageEvent<FromHelper>) => resolve(event.data.type === 'ready');
+    worker.onerror = (event) => {
+      event.preventDefault();
+      resolve(false);
+    };
+    worker.postMessage(start);
+  });
+  if (!ready) worker.terminate();
+  return ready;
+}
+
+/** What a helper does for the rest of its life: takes part in the engine's work. */
+export function help(start: HelperStart, ready: (message: FromHelper) => void): void {
+  try {
+    shared.initSync({ module: start.module, memory: start.memory });
+  } catch (error) {
+    ready({ type: 'failed', message: String(error) });
+    return;
+  }
+  ready({ type: 'ready' });
+  shared.help();
+}
