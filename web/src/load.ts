@@ -108,5 +108,5 @@ function absolute(url: string | URL): string {
 }
 
 function defaultThreads(): number {
-  return Math.max(1, Math.min(navigator.hardwareConcurrency || 1, MAX_DEFAULT_THREADS));
+  return Math.max(1, Math.min(globalThis.navigator?.hardwareConcurrency || 1, MAX_DEFAULT_THREADS));
 }

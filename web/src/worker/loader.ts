@@ -197,18 +197,22 @@ class Loader {
     const total = headerBytes + artifact.dataLength;
     let loaded = headerBytes + first * chunks.size;
     let accepted = Promise.resolve();
-    for (let index = first; index < chunks.hashes.length; index++) {
-      const { offset, length } = span(chunks, index, artifact.dataLength);
-      const bytes = (buffers[index % 2] as Uint8Array<ArrayBuffer>).subarray(0, length);
-      await download.fill(bytes, (count) => {
-        loaded += count;
-        this.#throttle.send({ phase: 'download', loaded, total, resumed });
-      });
+    try {
+      for (let index = first; index < chunks.hashes.length; index++) {
+        const { length } = span(chunks, index, artifact.dataLength);
+        const bytes = (buffers[index % 2] as Uint8Array<ArrayBuffer>).subarray(0, length);
+        await download.fill(bytes, (count) => {
+          loaded += count;
+          this.#throttle.send({ phase: 'download', loaded, total, resumed });
+        });
+        await accepted;
+        accepted = this.#accept(artifact, chunks, index, bytes, headerBytes, keeper, { ...state, chunks: index + 1 });
+        accepted.catch(() => undefined);
+      }
+    } finally {
+      // Also when the connection is lost: the chunk before is whole and must not be lost with it.
       await accepted;
-      accepted = this.#accept(artifact, chunks, index, bytes, headerBytes, keeper, { ...state, chunks: index + 1 });
-      accepted.catch(() => undefined);
     }
-    await accepted;
     state.chunks = chunks.hashes.length;
   }
 

@@ -1,0 +1,194 @@
+/** What the tests of the downloader need: a server with faults, a file system in memory, an engine that only holds bytes. */
+
+import { createHash } from 'node:crypto';
+import type { Wasm } from '../src/worker/wasm.js';
+
+export const CHUNK = 1 << 16;
+
+export function sha256Hex(bytes: Uint8Array): string {
+  return createHash('sha256').update(bytes).digest('hex');
+}
+
+/** An artifact of random bytes in chunks of {@link CHUNK}; the engine would refuse it, the downloader does not care. */
+export function makeArtifact(dataLength: number): { file: Uint8Array<ArrayBuffer>; data: Uint8Array; dataOffset: number } {
+  const data = new Uint8Array(dataLength);
+  let state = 1;
+  for (let i = 0; i < dataLength; i++) data[i] = (state = (state * 1103515245 + 12345) & 0x7fffffff) >> 16;
+  const chunks: string[] = [];
+  for (let at = 0; at < dataLength; at += CHUNK) chunks.push(sha256Hex(data.subarray(at, at + CHUNK)));
+  const manifest = JSON.stringify({ chunk_size: CHUNK, chunks });
+  const json = JSON.stringify({ __metadata__: { lowbit: manifest } });
+  const padded = new TextEncoder().encode(json.padEnd(Math.ceil((json.length + 8) / 256) * 256 - 8, ' '));
+  const file = new Uint8Array(8 + padded.length + dataLength);
+  new DataView(file.buffer).setBigUint64(0, BigInt(padded.length), true);
+  file.set(padded, 8);
+  file.set(data, 8 + padded.length);
+  return { file, data, dataOffset: 8 + padded.length };
+}
+
+/** What a {@link FakeServer} does wrong. */
+export interface Faults {
+  /** Cuts the connection at this position of the file; once, or every time. */
+  cut?: { at: number; times: number };
+  /** Flips a bit at this position; once, or every time. */
+  flip?: { at: number; times: number };
+  /** Ignores `Range`. */
+  noRange?: boolean;
+  status?: number;
+}
+
+/** Stands in for `fetch`. */
+export class FakeServer {
+  requests: { method: string; range: string | null }[] = [];
+  etag = '"1"';
+  /** Bytes that were sent. */
+  sent = 0;
+
+  constructor(
+    public file: Uint8Array<ArrayBuffer>,
+    public faults: Faults = {},
+  ) {}
+
+  readonly fetch = (_url: unknown, init: RequestInit = {}): Promise<Response> => {
+    const range = new Headers(init.headers).get('Range');
+    const method = init.method ?? 'GET';
+    this.requests.push({ method, range });
+    const { status, noRange } = this.faults;
+    if (status !== undefined) return Promise.resolve(new Response(null, { status }));
+    const headers = { ETag: this.etag, 'Content-Length': String(this.file.length) };
+    if (method === 'HEAD') return Promise.resolve(new Response(null, { headers }));
+    const start = noRange ? 0 : Number(/bytes=(\d+)-/.exec(range ?? '')?.[1] ?? 0);
+    const partial = range !== null && !noRange;
+    const extra = partial
+      ? { 'Content-Range': `bytes ${start}-${this.file.length - 1}/${this.file.length}`, 'Content-Length': String(this.file.length - start) }
+      : {};
+    return Promise.resolve(new Response(this.#body(start), { status: partial ? 206 : 200, headers: { ...headers, ...extra } }));
+  };
+
+  #body(start: number): ReadableStream<Uint8Array<ArrayBuffer>> {
+    let at = start;
+    return new ReadableStream({
+      pull: (controller) => {
+        const { cut, flip } = this.faults;
+        const end = Math.min(at + 10_000, this.file.length);
+        if (cut && cut.times > 0 && at <= cut.at && cut.at < end) {
+          cut.times--;
+          return controller.error(new TypeError('connection reset'));
+        }
+        const part = this.file.slice(at, end);
+        if (flip && flip.times > 0 && at <= flip.at && flip.at < end) {
+          flip.times--;
+          part[flip.at - at]! ^= 1;
+        }
+        this.sent += part.length;
+        at = end;
+        controller.enqueue(part);
+        if (at === this.file.length) controller.close();
+      },
+    });
+  }
+}
+
+/** An engine that holds the bytes of one artifact. */
+export class FakeWasm {
+  static last: FakeWasm;
+  data = new Uint8Array(0);
+  freed = 0;
+  readonly #data: (header: Uint8Array) => number;
+
+  constructor(dataLength: number) {
+    this.#data = () => dataLength;
+    FakeWasm.last = this;
+  }
+
+  call<T>(work: (glue: unknown) => T): T {
+    const fake = this;
+    return work({
+      Artifact: class {
+        readonly dataLength: number;
+        constructor(_name: string, header: Uint8Array) {
+          this.dataLength = fake.#data(header);
+          fake.data = new Uint8Array(this.dataLength);
+        }
+        pointer(): number {
+          return 0;
+        }
+        free(): void {
+          fake.freed++;
+        }
+      },
+    });
+  }
+
+  view(pointer: number, length: number): Uint8Array {
+    return this.data.subarray(pointer, pointer + length);
+  }
+
+  get asWasm(): Promise<Wasm> {
+    return Promise.resolve(this as unknown as Wasm);
+  }
+}
+
+/** The origin-private file system, in memory. Throws when `quota` bytes are exceeded. */
+export class FakeStorage {
+  files = new Map<string, Uint8Array>();
+  quota = Infinity;
+
+  install(): void {
+    const storage = {
+      getDirectory: () => Promise.resolve(this.#directory('')),
+      estimate: () => Promise.resolve({ quota: this.quota, usage: this.#usage() }),
+    };
+    Object.defineProperty(globalThis, 'navigator', { value: { storage }, configurable: true });
+  }
+
+  #usage(): number {
+    return [...this.files.values()].reduce((sum, file) => sum + file.length, 0);
+  }
+
+  #directory(path: string): unknown {
+    return {
+      getDirectoryHandle: (name: string) => Promise.resolve(this.#directory(`${path}/${name}`)),
+      getFileHandle: (name: string, options?: { create?: boolean }) => this.#file(`${path}/${name}`, options?.create),
+      removeEntry: (name: string) => {
+        const found = [...this.files.keys()].filter((key) => key === `${path}/${name}` || key.startsWith(`${path}/${name}/`));
+        for (const key of found) this.files.delete(key);
+        return found.length > 0 ? Promise.resolve() : Promise.reject(new DOMException('none', 'NotFoundError'));
+      },
+    };
+  }
+
+  #file(path: string, create = false): Promise<unknown> {
+    if (!this.files.has(path)) {
+      if (!create) return Promise.reject(new DOMException('none', 'NotFoundError'));
+      this.files.set(path, new Uint8Array(0));
+    }
+    const content = () => this.files.get(path) ?? new Uint8Array(0);
+    return Promise.resolve({
+      getFile: () => Promise.resolve(new Blob([content() as Uint8Array<ArrayBuffer>])),
+      createSyncAccessHandle: () => Promise.resolve(this.#handle(path, content)),
+    });
+  }
+
+  #handle(path: string, content: () => Uint8Array): unknown {
+    return {
+      getSize: () => content().length,
+      read: (target: Uint8Array, { at }: { at: number }) => {
+        const part = content().subarray(at, at + target.length);
+        target.set(part);
+        return part.length;
+      },
+      write: (bytes: Uint8Array, { at }: { at: number }) => {
+        const grown = new Uint8Array(Math.max(content().length, at + bytes.length));
+        if (this.#usage() + grown.length - content().length > this.quota) throw new DOMException('full', 'QuotaExceededError');
+        grown.set(content());
+        grown.set(bytes, at);
+        this.files.set(path, grown);
+        return bytes.length;
+      },
+      truncate: (size: number) => this.files.set(path, content().slice(0, size)),
+      flush: () => undefined,
+      close: () => undefined,
+    };
+  }
+}

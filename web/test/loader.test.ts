@@ -1,0 +1,198 @@
+import { beforeEach, expect, test, vi } from 'vitest';
+import type { LoadRequest } from '../src/protocol.js';
+import type { LoadProgress, LoadWarning } from '../src/types.js';
+import { loadBytes, type Loaded } from '../src/worker/loader.js';
+import { CHUNK, FakeServer, FakeStorage, FakeWasm, makeArtifact, type Faults } from './fake.js';
+
+const DATA = 5 * CHUNK + 1234;
+const { file, data, dataOffset } = makeArtifact(DATA);
+
+let storage: FakeStorage;
+let server: FakeServer;
+let warnings: LoadWarning[];
+let progress: LoadProgress[];
+
+beforeEach(() => {
+  vi.unstubAllGlobals();
+  storage = new FakeStorage();
+  storage.install();
+  warnings = [];
+  progress = [];
+  use();
+  // Pauses between tries take no time here.
+  const { setTimeout } = globalThis;
+  vi.stubGlobal('setTimeout', (work: () => void) => setTimeout(work, 0));
+});
+
+function use(faults: Faults = {}, content = file): void {
+  server = new FakeServer(content, faults);
+  vi.stubGlobal('fetch', server.fetch);
+}
+
+function request(changes: Partial<LoadRequest> = {}): LoadRequest {
+  return {
+    source: { url: 'https://models.test/tiny.lowbit' },
+    wasmUrls: { base: '', relaxed: '', threads: '' },
+    threads: 1,
+    cache: true,
+    verify: false,
+    headers: {},
+    ...changes,
+  };
+}
+
+async function load(changes: Partial<LoadRequest> = {}, signal = new AbortController().signal): Promise<Loaded> {
+  const wasm = new FakeWasm(DATA);
+  const reporter = { progress: (p: LoadProgress) => void progress.push(p), warning: (w: LoadWarning) => void warnings.push(w) };
+  return loadBytes(request(changes), wasm.asWasm, reporter, signal);
+}
+
+function expectWhole(): void {
+  expect(Buffer.compare(FakeWasm.last.data, data)).toBe(0);
+}
+
+test('a download arrives, is kept, and is read from storage the next time', async () => {
+  expect(await load()).toMatchObject({ from: 'network', kept: true, bytes: file.length });
+  expectWhole();
+  expect(progress.at(-1)).toMatchObject({ phase: 'download', loaded: file.length, total: file.length });
+  use();
+  expect(await load()).toMatchObject({ from: 'cache', kept: true });
+  expectWhole();
+  expect(server.requests).toEqual([{ method: 'HEAD', range: null }]);
+});
+
+test('a kept model needs no server', async () => {
+  await load();
+  use({ status: 503 });
+  expect(await load()).toMatchObject({ from: 'cache' });
+  use();
+  expect(await load({ cache: 'only' })).toMatchObject({ from: 'cache' });
+  expect(server.requests).toEqual([]);
+});
+
+test('another version on the server is fetched', async () => {
+  await load();
+  use();
+  server.etag = '"2"';
+  expect(await load()).toMatchObject({ from: 'network' });
+  expectWhole();
+});
+
+test('a lost connection is taken up where it broke', async () => {
+  use({ cut: { at: dataOffset + 2 * CHUNK + 77, times: 3 } });
+  expect(await load()).toMatchObject({ from: 'network' });
+  expectWhole();
+  expect(server.requests.length).toBe(4);
+  expect(server.sent).toBeLessThan(file.length + 3 * 10_000);
+});
+
+test('a download that was given up goes on from the last good chunk', async () => {
+  use({ cut: { at: dataOffset + 3 * CHUNK + 25_000, times: 100 } });
+  await expect(load()).rejects.toMatchObject({ code: 'network' });
+  expect(FakeWasm.last.freed).toBe(1);
+  use();
+  expect(await load()).toMatchObject({ from: 'network', kept: true });
+  expectWhole();
+  expect(server.requests[0]?.range).toBe(`bytes=${dataOffset + 3 * CHUNK}-`);
+  expect(progress.at(-1)?.resumed).toBe(dataOffset + 3 * CHUNK);
+});
+
+test('a kept chunk that has rotted is not resumed from', async () => {
+  use({ cut: { at: dataOffset + 3 * CHUNK + 25_000, times: 100 } });
+  await expect(load()).rejects.toMatchObject({ code: 'network' });
+  const kept = [...storage.files.entries()].find(([path]) => path.endsWith('/data'))?.[1];
+  kept![CHUNK + 9]! ^= 4;
+  use();
+  await load();
+  expectWhole();
+  expect(server.requests[0]?.range).toBe(`bytes=${dataOffset + CHUNK}-`);
+});
+
+test('a resumed download starts anew when the file on the server is another one', async () => {
+  use({ cut: { at: dataOffset + 3 * CHUNK + 25_000, times: 100 } });
+  await expect(load()).rejects.toMatchObject({ code: 'network' });
+  use();
+  server.etag = '"2"';
+  await load();
+  expectWhole();
+  expect(server.requests.map((r) => r.range)).toEqual([`bytes=${dataOffset + 3 * CHUNK}-`, null]);
+});
+
+test('a damaged chunk is fetched once more', async () => {
+  use({ flip: { at: dataOffset + 2 * CHUNK + 5, times: 1 } });
+  await load();
+  expectWhole();
+  expect(warnings.map((w) => w.code)).toEqual(['chunk-refetched']);
+});
+
+test('a chunk that stays damaged is reported, and nothing of it is kept', async () => {
+  use({ flip: { at: dataOffset + 2 * CHUNK + 5, times: 100 } });
+  await expect(load()).rejects.toMatchObject({ code: 'corrupt-data', message: expect.stringContaining('chunk 2') as string });
+  use();
+  await load();
+  expectWhole();
+  expect(server.requests[0]?.range).toBe(`bytes=${dataOffset + 2 * CHUNK}-`);
+});
+
+test('a server without ranges is read from the start', async () => {
+  use({ noRange: true, cut: { at: dataOffset + 2 * CHUNK, times: 1 }, flip: { at: dataOffset + 4 * CHUNK, times: 1 } });
+  await load();
+  expectWhole();
+});
+
+test('without enough storage the model runs from memory', async () => {
+  storage.quota = file.length / 2;
+  expect(await load()).toMatchObject({ from: 'network', kept: false });
+  expectWhole();
+  expect(warnings.map((w) => w.code)).toEqual(['storage-quota']);
+  expect([...storage.files.keys()]).toEqual([]);
+});
+
+test('storage that turns out to be full does not end the download', async () => {
+  const free = Infinity;
+  storage.install();
+  Object.assign(navigator.storage, { estimate: () => Promise.resolve({ quota: free, usage: 0 }) });
+  storage.quota = file.length / 2;
+  expect(await load()).toMatchObject({ kept: false });
+  expectWhole();
+  expect(warnings.map((w) => w.code)).toEqual(['storage-quota']);
+});
+
+test('an abort ends the download, and the next one goes on', async () => {
+  const abort = new AbortController();
+  const loading = loadBytes(
+    request(),
+    new FakeWasm(DATA).asWasm,
+    { progress: ({ loaded }) => loaded > dataOffset + 2 * CHUNK && abort.abort(), warning: () => undefined },
+    abort.signal,
+  );
+  await expect(loading).rejects.toMatchObject({ code: 'aborted' });
+  use();
+  await load();
+  expectWhole();
+  expect(server.requests[0]?.range).toMatch(/^bytes=\d+-$/);
+});
+
+test('a missing file is said to be missing', async () => {
+  use({ status: 404 });
+  await expect(load()).rejects.toMatchObject({ code: 'not-found' });
+  expect(server.requests.length).toBe(1);
+});
+
+test('a truncated file is told from a lost connection', async () => {
+  use({}, file.slice(0, -100));
+  await expect(load()).rejects.toMatchObject({ code: 'malformed-file' });
+});
+
+test('a file of the user is read without touching the storage', async () => {
+  const source = { blob: new Blob([file]), name: 'mine.lowbit' };
+  expect(await load({ source })).toMatchObject({ from: 'file', kept: false });
+  expectWhole();
+  expect(server.requests).toEqual([]);
+  expect(storage.files.size).toBe(0);
+});
+
+test('other files are refused by their first bytes', async () => {
+  use({}, new TextEncoder().encode('<!doctype html><p>Not here</p>'));
+  await expect(load()).rejects.toMatchObject({ code: 'malformed-file', message: expect.stringContaining('3c21646f') as string });
+});

@@ -1,0 +1,92 @@
+import { expect, test } from 'vitest';
+import { LowbitError, abilities, loadModel } from '../src/index.js';
+import { ChatStream } from '../src/stream.js';
+import type { ChatResult } from '../src/types.js';
+import { chooseVariant } from '../src/variant.js';
+import { chunksOf, sniff } from '../src/worker/header.js';
+
+const RESULT = { text: 'one two', finishReason: 'stop' } as ChatResult;
+
+function stream(whole = false, signal?: AbortSignal): ChatStream {
+  const work = async (feed: { text(piece: string): void }, abort: AbortSignal): Promise<ChatResult> => {
+    for (const piece of ['one', '', ' two']) {
+      await new Promise((resolve) => setTimeout(resolve));
+      if (abort.aborted) throw new LowbitError('aborted', 'aborted');
+      feed.text(piece);
+    }
+    return RESULT;
+  };
+  return new ChatStream(work, whole, signal);
+}
+
+async function collect(answer: ChatStream): Promise<string[]> {
+  const pieces: string[] = [];
+  for await (const piece of answer) pieces.push(piece);
+  return pieces;
+}
+
+test('an answer is iterated over, awaited, or both', async () => {
+  const answer = stream();
+  expect(await collect(answer)).toEqual(['one', ' two']);
+  expect(await answer).toBe(RESULT);
+  expect(await stream()).toBe(RESULT);
+  expect(await collect(stream(true))).toEqual(['one two']);
+});
+
+test('leaving the loop aborts the answer', async () => {
+  const answer = stream();
+  for await (const piece of answer) {
+    expect(piece).toBe('one');
+    break;
+  }
+  await expect(answer.result).rejects.toMatchObject({ code: 'aborted' });
+});
+
+test('a signal aborts the answer and is the cause', async () => {
+  const controller = new AbortController();
+  const answer = stream(false, controller.signal);
+  controller.abort('enough');
+  await expect(collect(answer)).rejects.toMatchObject({ code: 'aborted', cause: 'enough' });
+});
+
+test('arguments without a meaning are refused before anything starts', async () => {
+  const bad = (options: object) => expect(loadModel('https://models.test/m', options)).rejects;
+  await bad({ device: 'gpu' }).toMatchObject({ code: 'unsupported-device' });
+  await bad({ signal: AbortSignal.abort() }).toMatchObject({ code: 'aborted' });
+  await bad({ threads: 0 }).toMatchObject({ code: 'bad-argument' });
+  await bad({ context: 1.5 }).toMatchObject({ code: 'bad-argument' });
+  await bad({ activations: 'a4' }).toMatchObject({ code: 'bad-argument' });
+  await bad({}).toMatchObject({ code: 'unsupported-browser' });
+});
+
+test('the fastest module that the browser accepts is chosen', () => {
+  const all = { simd: true, relaxed: true, sharedMemory: true };
+  expect(chooseVariant(all, 4)).toBe('threads');
+  expect(chooseVariant(all, 1)).toBe('relaxed');
+  expect(chooseVariant({ ...all, sharedMemory: false }, 4)).toBe('relaxed');
+  expect(chooseVariant({ ...all, relaxed: false }, 4)).toBe('base');
+  expect(chooseVariant(all, 4, 'base')).toBe('base');
+  expect(() => chooseVariant({ ...all, relaxed: false }, 4, 'relaxed')).toThrow(LowbitError);
+  expect(() => chooseVariant({ ...all, simd: false }, 4)).toThrow(/SIMD/);
+  expect(abilities().simd).toBe(true);
+});
+
+test('headers are told apart, and bad ones refused', () => {
+  const header = (text: string) => {
+    const bytes = new Uint8Array(8 + text.length);
+    new DataView(bytes.buffer).setBigUint64(0, BigInt(text.length), true);
+    bytes.set(new TextEncoder().encode(text), 8);
+    return bytes;
+  };
+  const manifest = (m: object) => header(JSON.stringify({ __metadata__: { lowbit: JSON.stringify(m) } }));
+  expect(sniff('m', new TextEncoder().encode('GGUF\u0003\0\0\0'))).toEqual({ kind: 'gguf' });
+  expect(sniff('m', header('{}'))).toEqual({ kind: 'artifact', dataOffset: 10 });
+  expect(() => sniff('m', new Uint8Array(8).fill(255))).toThrow(/neither/);
+  expect(() => sniff('m', new Uint8Array(3))).toThrow(/neither/);
+  const good = { chunk_size: 1 << 20, chunks: ['0'.repeat(64)] };
+  expect(chunksOf('m', manifest(good))).toEqual({ size: 1 << 20, hashes: good.chunks });
+  expect(() => chunksOf('m', manifest({ ...good, chunk_size: 5 }))).toThrow(/chunk_size is 5/);
+  expect(() => chunksOf('m', manifest({ ...good, chunks: ['x'] }))).toThrow(/hashes/);
+  expect(() => chunksOf('m', header('{"a":'))).toThrow(/JSON/);
+  expect(() => chunksOf('m', header('{}'))).toThrow(/hashes/);
+});
