@@ -47,15 +47,15 @@ export class Model {
   }
 
   /**
-   * SHA-256 of the logits of every position of a prompt, computed `chunk` positions at a time. It equals what
+   * SHA-256 of the logits of a prompt's last position, computed `chunk` positions at a time. It equals what
    * `lowbit parity` prints for the same model, prompt and precision: on any machine, with any number of threads.
    */
   parity(
     prompt: ChatMessage[] | string | ArrayLike<number>,
-    options: { chunk?: number; signal?: AbortSignal } = {},
+    options: { chunk?: number; length?: number; signal?: AbortSignal } = {},
   ): Promise<{ logitsSha256: string; positions: number }> {
-    const { chunk = 64, signal } = options;
-    return this.#connection.call('parity', { prompt: asPrompt(prompt), chunk }, { signal });
+    const { chunk = 64, length = 0, signal } = options;
+    return this.#connection.call('parity', { prompt: asPrompt(prompt), chunk, length }, { signal });
   }
 
   /** Ends the worker and frees all memory. What is still running fails with code `disposed`. */

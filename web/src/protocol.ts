@@ -40,6 +40,8 @@ export interface ParityRequest {
   prompt: Prompt;
   /** Positions that are computed at a time. */
   chunk: number;
+  /** The prompt's tokens are repeated up to this number, if it is not 0. */
+  length: number;
 }
 
 /** Calls that give one value: the argument and the result of each. */

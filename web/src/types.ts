@@ -42,7 +42,7 @@ export interface LoadOptions {
   threads?: number;
   /** Overrides the precision that the model asks for. */
   activations?: Activations;
-  /** Positions of the context, prompt and answer together; by default the model's own, at most 4096. */
+  /** Positions of the context, prompt and answer together; by default the model's own, at most 2048. */
   context?: number;
   /** Called as loading goes on. */
   onProgress?: (progress: LoadProgress) => void;
@@ -75,7 +75,7 @@ export interface ChatMessage {
 
 /** How the next token is chosen. What is left out keeps its default. */
 export interface Sampling {
-  /** 0 is greedy: the most probable token, always. */
+  /** 0 is greedy: the most probable token, always. The default is 0.7. */
   temperature?: number;
   /** Keeps the `topK` most probable tokens; 0 keeps all. */
   topK?: number;
@@ -89,6 +89,8 @@ export interface Sampling {
   presencePenalty?: number;
   /** Is subtracted per occurrence. */
   frequencyPenalty?: number;
+  /** The penalties look at this many of the last tokens, prompt included. */
+  penaltyWindow?: number;
   /** The same seed, prompt and options give the same text. */
   seed?: number;
 }
@@ -108,8 +110,8 @@ export interface GenerateOptions {
   onPrefill?: (done: number, total: number) => void;
 }
 
-/** Why an answer ended. */
-export type FinishReason = 'stop' | 'length' | 'context-full' | (string & {});
+/** Why an answer ended: the model ended it, a stop string appeared, `maxTokens` was reached, the context is full. */
+export type FinishReason = 'stop' | 'stop-string' | 'length' | 'context' | (string & {});
 
 /** A finished answer. */
 export interface ChatResult {

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod artifact;
+mod engine;
 mod error;
 
 use wasm_bindgen::prelude::*;
@@ -16,4 +18,12 @@ pub fn start() {
 #[wasm_bindgen(js_name = lastPanic)]
 pub fn last_panic() -> Option<String> {
     error::last_panic()
+}
+
+/// What a helper worker does for the rest of its life: takes part in the engine's work. Does nothing in a module
+/// without shared memory.
+#[wasm_bindgen]
+pub fn help() {
+    #[cfg(all(target_family = "wasm", target_feature = "atomics"))]
+    lowbit_core::parallel::help();
 }

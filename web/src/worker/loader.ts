@@ -1,4 +1,5 @@
 import { LowbitError, abortError } from '../errors.js';
+import { CHUNK_SIZE } from '../generated.js';
 import type { LoadRequest } from '../protocol.js';
 import type { LoadProgress, LoadWarning, ModelInfo } from '../types.js';
 import { BlobSource, Download, UrlSource, type ByteSource } from './bytes.js';
@@ -245,55 +246,59 @@ class Loader {
   /** Packs a GGUF file while it streams in; what is kept is the packed model. */
   async #gguf(prefix: Uint8Array<ArrayBuffer>, download: Download, keeper: Keeper, from: 'network' | 'file'): Promise<Loaded> {
     const wasm = await this.wasm;
-    const plan = await this.#ggufPlan(wasm, prefix, download);
-    const total = this.source.size;
-    let loaded = 0;
-    for (;;) {
+    const importer = await this.#packed(wasm, prefix, download);
+    const packed = importer.packed();
+    const chunks: string[] = [];
+    for (let at = 0; at < packed.length; at += CHUNK_SIZE) {
       this.#check();
-      const next = plan.next();
-      if (!next) break;
-      await download.seek(next.offset);
-      const bytes = await download.take(next.length);
-      plan.put(bytes);
-      loaded = Math.max(loaded, next.offset + next.length);
-      this.#throttle.send({ phase: 'download', loaded, total, resumed: 0 });
+      chunks.push(await sha256(packed.slice(at, at + CHUNK_SIZE)));
     }
-    const artifact = ArtifactMemory.from(wasm, plan);
+    const artifact = ArtifactMemory.from(wasm, importer, chunks);
+    await this.#keepAll(artifact, keeper, chunks.length);
+    return { artifact, bytes: artifact.header().length + artifact.dataLength, from, kept: keeper.keeps };
+  }
+
+  async #packed(wasm: Wasm, prefix: Uint8Array<ArrayBuffer>, download: Download): Promise<GgufImport> {
+    const importer = new GgufImport(wasm, this.source.name, this.source.size);
+    try {
+      let part = prefix;
+      for (let wanted = importer.header(part); wanted > 0; wanted = importer.header(part)) {
+        part = await download.take(wanted);
+      }
+      for (let next = importer.next(); next; next = importer.next()) {
+        await download.seek(next.offset);
+        importer.put(await download.take(next.length));
+        const loaded = next.offset + next.length;
+        this.#throttle.send({ phase: 'download', loaded, total: this.source.size || loaded, resumed: 0 });
+      }
+      return importer;
+    } catch (error) {
+      importer.free();
+      throw error;
+    }
+  }
+
+  /** Keeps a model that is whole in memory. */
+  async #keepAll(artifact: ArtifactMemory, keeper: Keeper, chunks: number): Promise<void> {
     const header = artifact.header();
-    const bytes = header.length + artifact.dataLength;
     const state: State = {
       url: this.source.name,
-      sourceSize: total,
+      sourceSize: this.source.size,
       sourceVersion: this.source.version,
       chunks: 0,
       complete: false,
-      bytes,
+      bytes: header.length + artifact.dataLength,
     };
-    await keeper.begin(header, state, bytes);
-    const { size } = chunksOf(this.source.name, header);
-    for (let offset = 0; offset < artifact.dataLength && keeper.keeps; offset += size) {
+    await keeper.begin(header, state, state.bytes);
+    for (let at = 0; at < artifact.dataLength && keeper.keeps; at += CHUNK_SIZE) {
       this.#check();
-      await keeper.write(artifact.view(offset, Math.min(size, artifact.dataLength - offset)), offset, undefined);
+      await keeper.write(artifact.view(at, Math.min(CHUNK_SIZE, artifact.dataLength - at)), at, undefined);
     }
-    state.complete = true;
-    await keeper.save(state);
-    return { artifact, bytes, from, kept: keeper.keeps };
-  }
-
-  /** Gives the importer as much of the file's start as its header needs. */
-  async #ggufPlan(wasm: Wasm, prefix: Uint8Array<ArrayBuffer>, download: Download): Promise<GgufImport> {
-    const plan = new GgufImport(wasm, this.source.name, this.source.size);
-    let part = prefix;
-    for (;;) {
-      const wanted = plan.header(part);
-      if (wanted === 0) return plan;
-      this.#check();
-      part = await download.take(wanted);
-    }
+    await keeper.save({ ...state, chunks, complete: true });
   }
 
   async #readAll(store: Store, artifact: ArtifactMemory, verify: Chunks | undefined, headerBytes: number): Promise<boolean> {
-    const size = verify?.size ?? 8 << 20;
+    const size = verify?.size ?? CHUNK_SIZE;
     const total = headerBytes + artifact.dataLength;
     if ((await store.dataSize()) < artifact.dataLength) return false;
     for (let offset = 0, index = 0; offset < artifact.dataLength; offset += size, index++) {

@@ -5,9 +5,6 @@ import { abilities, chooseVariant } from '../variant.js';
 import { loadBytes, type Reporter } from './loader.js';
 import { Wasm, type Engine } from './wasm.js';
 
-/** Positions of the context when the caller does not say: its keys and values must fit beside the weights. */
-const DEFAULT_CONTEXT = 4096;
-
 /** What one step of an answer did, as the engine reports it. */
 type StepEvent =
   | { type: 'prefill'; done: number; total: number }
@@ -52,7 +49,6 @@ export class Session {
       threads: wasm.threads,
       activations: request.activations,
       context: request.context,
-      maxDefaultContext: DEFAULT_CONTEXT,
     });
     const engine = data.artifact.start(options);
     const info = JSON.parse(wasm.call(() => engine.info())) as EngineInfo;
@@ -79,7 +75,7 @@ export class Session {
       for (;;) {
         await breathe();
         if (signal.aborted) throw abortError(signal);
-        const event = this.wasm.call(() => this.engine.step()) as StepEvent;
+        const event = JSON.parse(this.wasm.call(() => this.engine.step())) as StepEvent;
         if (event.type === 'prefill') {
           sink.prefill(event.done, event.total);
           continue;
@@ -104,10 +100,10 @@ export class Session {
     return { total: this.wasm.memoryBytes, ...parts };
   }
 
-  /** The hash of the logits of every position of a prompt. */
+  /** The hash of the logits of a prompt's last position. */
   async parity(request: ParityRequest, signal: AbortSignal): Promise<{ logitsSha256: string; positions: number }> {
     const prompt = JSON.stringify(request.prompt);
-    const positions = this.wasm.call(() => this.engine.parityBegin(prompt, request.chunk));
+    const positions = this.wasm.call(() => this.engine.parityBegin(prompt, request.chunk, request.length));
     for (;;) {
       await breathe();
       if (signal.aborted) throw abortError(signal);

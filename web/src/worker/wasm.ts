@@ -84,9 +84,9 @@ export class ArtifactMemory {
     return new ArtifactMemory(wasm, wasm.call((glue) => new glue.Artifact(name, header)));
   }
 
-  /** Takes what an importer has packed. */
-  static from(wasm: Wasm, importer: GgufImport): ArtifactMemory {
-    return new ArtifactMemory(wasm, importer.finish());
+  /** Takes what an importer has packed; `chunks` are the hashes of its chunks. */
+  static from(wasm: Wasm, importer: GgufImport, chunks: string[]): ArtifactMemory {
+    return new ArtifactMemory(wasm, importer.finish(chunks));
   }
 
   /** The part of the data at `offset`, to be read into. It is void as soon as the engine allocates. */
@@ -140,9 +140,19 @@ export class GgufImport {
     this.wasm.call(() => this.#inner.put(bytes));
   }
 
-  /** @internal */
-  finish(): InstanceType<Glue['Artifact']> {
-    return this.wasm.call(() => this.#inner.finish());
+  /** What has been packed. It is void as soon as the engine allocates. */
+  packed(): Uint8Array {
+    const [pointer = 0, length = 0] = this.#inner.packed();
+    return this.wasm.view(pointer, length);
+  }
+
+  /** The packed model; this object is used up. */
+  finish(chunks: string[]): InstanceType<Glue['Artifact']> {
+    return this.wasm.call(() => this.#inner.finish(chunks));
+  }
+
+  free(): void {
+    this.#inner.free();
   }
 }
 

@@ -1,0 +1,99 @@
+// A static server with faults, for one test file. Nothing outside the mounted folders is served.
+import fs from 'node:fs';
+import http from 'node:http';
+import path from 'node:path';
+
+const TYPES = {
+  '.html': 'text/html; charset=utf-8',
+  '.js': 'text/javascript',
+  '.css': 'text/css',
+  '.svg': 'image/svg+xml',
+  '.wasm': 'application/wasm',
+};
+
+const ISOLATED = {
+  'Cross-Origin-Opener-Policy': 'same-origin',
+  'Cross-Origin-Embedder-Policy': 'require-corp',
+  'Cross-Origin-Resource-Policy': 'same-origin',
+};
+
+/** Bytes written at a time: small enough that a fault hits where it should. */
+const PART = 256 << 10;
+
+/**
+ * Serves `{prefix: folder or file}`.
+ *
+ * `faults` maps a path to what goes wrong with it: `cut: {at, times}` closes the connection before byte `at`,
+ * `flip: {at, times}` damages byte `at`, `noRange` ignores ranges, `status` refuses, `pause` waits so many
+ * milliseconds after each part. `requests` lists what was asked for.
+ */
+export async function serve(mounts, { isolated = true, csp } = {}) {
+  const faults = new Map();
+  const requests = [];
+  const server = http.createServer((request, response) => {
+    const url = decodeURIComponent(new URL(request.url, 'http://localhost').pathname);
+    requests.push({ method: request.method, url, range: request.headers.range });
+    const file = find(mounts, url);
+    const fault = faults.get(url) ?? {};
+    if (!file || fault.status) return response.writeHead(fault.status ?? 404).end();
+    const size = fs.statSync(file).size;
+    const range = fault.noRange ? null : /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? '');
+    const first = range ? Number(range[1]) : 0;
+    const last = range?.[2] ? Math.min(Number(range[2]), size - 1) : size - 1;
+    response.writeHead(range ? 206 : 200, {
+      'Content-Type': TYPES[path.extname(file)] ?? 'application/octet-stream',
+      'Content-Length': last - first + 1,
+      'Cache-Control': 'no-store',
+      ETag: `"${size}-${fault.version ?? 1}"`,
+      ...(range && { 'Content-Range': `bytes ${first}-${last}/${size}` }),
+      ...(isolated && ISOLATED),
+      ...(csp && { 'Content-Security-Policy': csp }),
+    });
+    if (request.method === 'HEAD') return response.end();
+    send(response, file, first, last + 1, fault);
+  });
+  await new Promise((done) => server.listen(0, '127.0.0.1', done));
+  return {
+    url: `http://localhost:${server.address().port}`,
+    faults,
+    requests,
+    close: () => new Promise((done) => (server.close(done), server.closeAllConnections())),
+  };
+}
+
+function find(mounts, url) {
+  for (const [prefix, target] of Object.entries(mounts)) {
+    if (!url.startsWith(prefix)) continue;
+    const rest = path.normalize(url.slice(prefix.length));
+    const file = rest === '.' ? target : path.join(target, rest);
+    const found = [file, path.join(file, 'index.html')].find((f) => fs.statSync(f, { throwIfNoEntry: false })?.isFile());
+    if (found && !rest.startsWith('..')) return found;
+  }
+  return undefined;
+}
+
+async function send(response, file, first, end, fault) {
+  const handle = await fs.promises.open(file);
+  try {
+    for (let at = first; at < end && !response.destroyed; ) {
+      const { cut, flip } = fault;
+      if (cut && cut.times > 0 && at <= cut.at && cut.at < at + PART) {
+        cut.times--;
+        response.destroy();
+        return;
+      }
+      const part = Buffer.alloc(Math.min(PART, end - at));
+      await handle.read(part, 0, part.length, at);
+      if (flip && flip.times > 0 && at <= flip.at && flip.at < at + part.length) {
+        flip.times--;
+        part[flip.at - at] ^= 1;
+      }
+      at += part.length;
+      if (!response.write(part)) await new Promise((ready) => response.once('drain', ready).once('close', ready));
+      if (fault.pause) await new Promise((ready) => setTimeout(ready, fault.pause));
+    }
+    response.end();
+  } finally {
+    await handle.close();
+  }
+}
