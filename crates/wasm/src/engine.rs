@@ -5,7 +5,9 @@ use crate::error::Failure;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::CpuBackend;
 use lowbit_core::simd::Isa;
-use lowbit_engine::{Event, GenerateOptions, Generation, LoadOptions, Message, Model, Session, logits_sha256};
+use lowbit_engine::{
+    Event, GenerateOptions, Generation, LoadOptions, Message, Model, Session, logits_sha256,
+};
 use serde::{Deserialize, Serialize};
 use wasm_bindgen::prelude::*;
 
@@ -102,7 +104,8 @@ impl Engine {
     pub fn begin(&mut self, prompt: &str, options: &str) -> Result<(), JsValue> {
         let ids = self.ids(prompt)?;
         let options: GenerateOptions = parse(options)?;
-        let generation = Generation::new(&self.model, &mut self.session, ids, options).map_err(Failure::from)?;
+        let generation =
+            Generation::new(&self.model, &mut self.session, ids, options).map_err(Failure::from)?;
         self.generation = Some(generation);
         Ok(())
     }
@@ -177,7 +180,10 @@ impl Engine {
         let model = Model::load(&artifact, backend, LoadOptions { context: options.context })?;
         let session = model.session()?;
         let info = Info {
-            name: header.file.clone(),
+            name: match header.manifest.source.file.as_str() {
+                "" => header.file.clone(),
+                name => name.to_owned(),
+            },
             architecture: header.manifest.architecture.clone(),
             context: model.context(),
             activations,

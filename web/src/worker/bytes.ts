@@ -163,6 +163,15 @@ export class Download {
     return bytes;
   }
 
+  /** Gives back the last bytes that were taken: they will be taken again. */
+  unread(bytes: Uint8Array): void {
+    const rest = new Uint8Array(bytes.length + this.#rest.length);
+    rest.set(bytes);
+    rest.set(this.#rest, bytes.length);
+    this.#rest = rest;
+    this.position -= bytes.length;
+  }
+
   /** Goes on at another position. */
   async seek(position: number): Promise<void> {
     const ahead = position - this.position;

@@ -261,10 +261,7 @@ class Loader {
   async #packed(wasm: Wasm, prefix: Uint8Array<ArrayBuffer>, download: Download): Promise<GgufImport> {
     const importer = new GgufImport(wasm, this.source.name, this.source.size);
     try {
-      let part = prefix;
-      for (let wanted = importer.header(part); wanted > 0; wanted = importer.header(part)) {
-        part = await download.take(wanted);
-      }
+      await this.#ggufHeader(importer, prefix, download);
       for (let next = importer.next(); next; next = importer.next()) {
         await download.seek(next.offset);
         importer.put(await download.take(next.length));
@@ -276,6 +273,19 @@ class Loader {
       importer.free();
       throw error;
     }
+  }
+
+  /** Gives the importer the start of the file until its header is whole. */
+  async #ggufHeader(importer: GgufImport, prefix: Uint8Array<ArrayBuffer>, download: Download): Promise<void> {
+    let part = prefix;
+    let end = prefix.length;
+    for (let wanted = importer.header(part); wanted > 0; wanted = importer.header(part)) {
+      part = await download.take(wanted);
+      end += part.length;
+    }
+    // The last part reaches into the data.
+    const data = importer.next()?.offset ?? end;
+    if (data < end) download.unread(part.subarray(Math.max(0, part.length - (end - data))));
   }
 
   /** Keeps a model that is whole in memory. */

@@ -1,0 +1,42 @@
+// What the package promises besides answers: its size, and where it can be imported.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { test } from 'node:test';
+import fs from 'node:fs';
+import path from 'node:path';
+import zlib from 'node:zlib';
+import { WEB } from './support/paths.mjs';
+
+const BUDGET = 2e6;
+
+function filesUnder(folder) {
+  return fs.readdirSync(folder, { recursive: true, withFileTypes: true }).filter((f) => f.isFile()).map((f) => path.join(f.parentPath, f.name));
+}
+
+test('all JavaScript with one module is under 2 MB', (context) => {
+  const scripts = ['dist', 'wasm'].flatMap((folder) => filesUnder(path.join(WEB, folder))).filter((f) => f.endsWith('.js'));
+  const javascript = Buffer.concat(scripts.map((f) => fs.readFileSync(f)));
+  const brotli = (bytes) => zlib.brotliCompressSync(bytes).length;
+  for (const variant of ['base', 'relaxed', 'threads']) {
+    const module = fs.readFileSync(path.join(WEB, 'wasm', `${variant}.wasm`));
+    const raw = javascript.length + module.length;
+    context.diagnostic(`${variant}: ${raw} bytes, ${brotli(javascript) + brotli(module)} with brotli`);
+    assert.ok(raw < BUDGET, `${variant}: ${raw} bytes`);
+  }
+});
+
+test('the package can be imported where there is no page', () => {
+  const script = `import('${path.join(WEB, 'dist/index.js')}').then((m) => console.log(Object.keys(m).sort().join()))`;
+  const exports = execFileSync(process.execPath, ['--input-type=module', '-e', script], { encoding: 'utf8' }).trim();
+  assert.equal(exports, 'LowbitError,abilities,forgetModels,loadModel');
+});
+
+test('everything that package.json exports is there, and nothing evaluates strings', () => {
+  const { exports } = JSON.parse(fs.readFileSync(path.join(WEB, 'package.json')));
+  for (const target of Object.values(exports).flatMap((entry) => (typeof entry === 'string' ? entry : Object.values(entry)))) {
+    assert.ok(fs.existsSync(path.join(WEB, target)), target);
+  }
+  for (const file of ['dist', 'wasm'].flatMap((folder) => filesUnder(path.join(WEB, folder))).filter((f) => f.endsWith('.js'))) {
+    assert.doesNotMatch(fs.readFileSync(file, 'utf8'), /\beval\(|new Function\(/, file);
+  }
+});
