@@ -89,14 +89,24 @@ export class FakeServer {
   }
 }
 
-/** An engine that holds the bytes of one artifact. */
+/** How {@link FakeWasm} takes a GGUF file: its header ends at `header`, its steps read these parts. */
+export interface FakeGguf {
+  header: number;
+  steps: [offset: number, length: number][];
+}
+
+/** An engine that holds the bytes of one artifact. A GGUF file is "packed" by putting its steps one after the other. */
 export class FakeWasm {
   static last: FakeWasm;
   data = new Uint8Array(0);
   freed = 0;
+  chunks: string[] = [];
   readonly #data: (header: Uint8Array) => number;
 
-  constructor(dataLength: number) {
+  constructor(
+    dataLength: number,
+    private readonly gguf: FakeGguf = { header: 0, steps: [] },
+  ) {
     this.#data = () => dataLength;
     FakeWasm.last = this;
   }
@@ -116,8 +126,46 @@ export class FakeWasm {
         free(): void {
           fake.freed++;
         }
+        header(): Uint8Array<ArrayBuffer> {
+          return makeArtifact(0).file;
+        }
       },
+      GgufImport: fake.#importer(),
     });
+  }
+
+  #importer(): unknown {
+    const fake = this;
+    const { header, steps } = this.gguf;
+    return class {
+      have = 0;
+      step = 0;
+      filled = 0;
+      header(part: Uint8Array): number {
+        this.have += part.length;
+        if (this.have < header) return Math.min(2 * this.have, 100_000);
+        fake.data = new Uint8Array(steps.reduce((sum, [, length]) => sum + length, 0));
+        return 0;
+      }
+      next(): [number, number] | undefined {
+        return steps[this.step];
+      }
+      put(bytes: Uint8Array): void {
+        fake.data.set(bytes, this.filled);
+        this.filled += bytes.length;
+        this.step++;
+      }
+      packed(): [number, number] {
+        return [0, fake.data.length];
+      }
+      finish(chunks: string[]): unknown {
+        fake.chunks = chunks;
+        return { dataLength: fake.data.length, pointer: () => 0, header: () => makeArtifact(0).file };
+      }
+      free(): void {
+        fake.freed++;
+      }
+    };
   }
 
   view(pointer: number, length: number): Uint8Array {

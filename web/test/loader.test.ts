@@ -2,7 +2,7 @@ import { beforeEach, expect, test, vi } from 'vitest';
 import type { LoadRequest } from '../src/protocol.js';
 import type { LoadProgress, LoadWarning } from '../src/types.js';
 import { loadBytes, type Loaded } from '../src/worker/loader.js';
-import { CHUNK, FakeServer, FakeStorage, FakeWasm, makeArtifact, type Faults } from './fake.js';
+import { CHUNK, FakeServer, FakeStorage, FakeWasm, makeArtifact, sha256Hex, type Faults } from './fake.js';
 
 const DATA = 5 * CHUNK + 1234;
 const { file, data, dataOffset } = makeArtifact(DATA);
@@ -41,8 +41,8 @@ function request(changes: Partial<LoadRequest> = {}): LoadRequest {
   };
 }
 
-async function load(changes: Partial<LoadRequest> = {}, signal = new AbortController().signal): Promise<Loaded> {
-  const wasm = new FakeWasm(DATA);
+async function load(changes: Partial<LoadRequest> = {}, wasm = new FakeWasm(DATA)): Promise<Loaded> {
+  const { signal } = new AbortController();
   const reporter = { progress: (p: LoadProgress) => void progress.push(p), warning: (w: LoadWarning) => void warnings.push(w) };
   return loadBytes(request(changes), wasm.asWasm, reporter, signal);
 }
@@ -195,4 +195,20 @@ test('a file of the user is read without touching the storage', async () => {
 test('other files are refused by their first bytes', async () => {
   use({}, new TextEncoder().encode('<!doctype html><p>Not here</p>'));
   await expect(load()).rejects.toMatchObject({ code: 'malformed-file', message: expect.stringContaining('3c21646f') as string });
+});
+
+test('a GGUF file is packed while it streams in, in one request, and what is kept is the packed model', async () => {
+  const gguf = new Uint8Array(900_000).map((_, i) => (i * 31) >> 5);
+  gguf.set(new TextEncoder().encode('GGUF'));
+  const steps: [number, number][] = [[130_016, 300_000], [430_016, 8], [500_000, 400_000]];
+  const expected = Buffer.concat(steps.map(([offset, length]) => gguf.subarray(offset, offset + length)));
+  const wasm = () => new FakeWasm(expected.length, { header: 130_000, steps });
+  use({ cut: { at: 600_000, times: 1 } }, gguf);
+  expect(await load({}, wasm())).toMatchObject({ from: 'network', kept: true });
+  expect(Buffer.compare(FakeWasm.last.data, expected)).toBe(0);
+  expect(FakeWasm.last.chunks).toEqual([sha256Hex(expected)]);
+  expect(server.requests.length).toBe(2);
+  use({}, gguf);
+  expect(await load({}, wasm())).toMatchObject({ from: 'cache' });
+  expect(Buffer.compare(FakeWasm.last.data, expected)).toBe(0);
 });

@@ -127,6 +127,9 @@ async function skip(
   }).getReader();
 }
 
+/** Longer gaps are jumped over with another request. */
+const READ_AHEAD = 1 << 20;
+
 /** Waits between tries, in milliseconds; a try that got any byte starts over. */
 const PAUSES = [250, 1000, 3000, 6000];
 
@@ -174,13 +177,18 @@ export class Download {
 
   /** Goes on at another position. */
   async seek(position: number): Promise<void> {
-    const ahead = position - this.position;
-    if (ahead >= 0 && ahead <= this.#rest.length) {
-      this.#rest = this.#rest.subarray(ahead);
-    } else {
+    const connected = this.#reader !== undefined || this.#rest.length > 0;
+    if (!connected || position < this.position || position > this.position + READ_AHEAD) {
       await this.close();
+      this.position = position;
     }
-    this.position = position;
+    // A short gap is read over: that is quicker than another request.
+    while (this.position < position) {
+      const part = await this.#next();
+      const taken = Math.min(part.length, position - this.position);
+      this.#rest = part.subarray(taken);
+      this.position += taken;
+    }
   }
 
   async close(): Promise<void> {
