@@ -2,8 +2,6 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod artifact;
-mod engine;
 mod error;
 
 use wasm_bindgen::prelude::*;
