@@ -97,7 +97,7 @@ fn extend_or_debian(mut rustup: std::process::Command, apt: &Apt) -> Result<()> 
 }
 
 /// Whether `rustc` comes with a compiled std for [`WASM_TARGET`].
-fn has_wasm_std(rustc: &str) -> bool {
+pub fn has_wasm_std(rustc: &str) -> bool {
     let Some(dir) = ask(rustc, &["--print", "target-libdir", "--target", WASM_TARGET]) else { return false };
     std::fs::read_dir(dir)
         .is_ok_and(|files| files.flatten().any(|f| f.file_name().to_string_lossy().starts_with("libstd-")))

@@ -1,5 +1,5 @@
-//! Rules of the source tree that no compiler checks: which crate may use which, how long a file may be, and where
-//! `unsafe` may stand.
+//! Rules of the source tree that no compiler checks: which crate may use which, how long a file may be, where `unsafe`
+//! may stand, and that documents link to files that exist.
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -8,8 +8,9 @@ use std::process::Command;
 /// Lines of a source file.
 const MAX_LINES: usize = 600;
 
-/// How source files end; manifests have rules of their own.
-const SOURCES: [&str; 9] = ["Cargo.toml", ".rs", ".ts", ".tsx", ".mjs", ".js", ".css", ".html", ".wgsl"];
+/// How source files end; manifests and documents have rules of their own.
+const SOURCES: [&str; 10] =
+    ["Cargo.toml", ".md", ".rs", ".ts", ".tsx", ".mjs", ".js", ".css", ".html", ".wgsl"];
 
 /// Every crate with the crates of this workspace that it may use.
 const LAYERS: [(&str, &[&str]); 5] = [
@@ -36,6 +37,10 @@ pub fn breaches(root: &Path) -> Result<Vec<String>> {
     }
     for name in sources(root)? {
         let text = std::fs::read_to_string(root.join(&name))?;
+        if name.ends_with(".md") {
+            found.extend(check_links(root, &name, &text));
+            continue;
+        }
         found.extend(check_file(&name, &text));
         if let Some(folder) = name.strip_suffix("Cargo.toml").filter(|folder| !folder.is_empty()) {
             found.extend(check_crate(root, folder, &text)?);
@@ -97,6 +102,17 @@ fn check_file(name: &str, text: &str) -> Vec<String> {
     found
 }
 
+/// Relative links of a Markdown file that lead nowhere.
+fn check_links(root: &Path, name: &str, text: &str) -> Vec<String> {
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next());
+    let relative = targets.filter(|target| !target.is_empty() && !target.contains("://"));
+    relative
+        .filter(|target| !root.join(folder).join(target).exists())
+        .map(|target| format!("{name}: links to {target}, which does not exist"))
+        .collect()
+}
+
 /// Whether a line of code opens an unsafe block, function, trait or impl.
 fn opens_unsafe(code: &str) -> bool {
     let keyword = concat!("unsa", "fe");
@@ -134,6 +150,14 @@ mod tests {
         assert!(check_file("crates/core/src/simd/avx2.rs", block).is_empty());
         assert!(check_file("crates/core/src/pack/mod.rs", &format!("// {block}")).is_empty());
         assert_eq!(check_file("web/src/index.ts", &"x\n".repeat(MAX_LINES + 1)).len(), 1);
+    }
+
+    #[test]
+    fn a_dead_link_is_found() {
+        let text =
+            "[a](ARCHITECTURE.md#seams), [b](https://example.org/x), [c](#here), ![d](docs/nowhere.png)";
+        let found = check_links(&crate::root(), "README.md", text);
+        assert_eq!(found, ["README.md: links to docs/nowhere.png, which does not exist"]);
     }
 
     #[test]
