@@ -24,23 +24,28 @@ pub trait Kernel {
 /// same bits.
 #[inline]
 pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => match Avx2::new() {
-            Some(token) => token.run(kernel),
-            None => kernel.run(Scalar),
-        },
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => match Avx512::new() {
-            Some(token) => token.run(kernel),
-            None => kernel.run(Scalar),
-        },
-        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        Isa::Wasm => kernel.run(Wasm::new()),
-        #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
-        Isa::WasmRelaxed => kernel.run(WasmRelaxed::new()),
-        _ => kernel.run(Scalar),
+    // Plain Rust is compiled in once, at the end.
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx2
+        && let Some(token) = Avx2::new()
+    {
+        return token.run(kernel);
     }
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512
+        && let Some(token) = Avx512::new()
+    {
+        return token.run(kernel);
+    }
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    if isa == Isa::Wasm {
+        return kernel.run(Wasm::new());
+    }
+    #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+    if isa == Isa::WasmRelaxed {
+        return kernel.run(WasmRelaxed::new());
+    }
+    kernel.run(Scalar)
 }
 
 impl Isa {
