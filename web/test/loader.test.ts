@@ -212,3 +212,29 @@ test('a GGUF file is packed while it streams in, in one request, and what is kep
   expect(await load({}, wasm())).toMatchObject({ from: 'cache' });
   expect(Buffer.compare(FakeWasm.last.data, expected)).toBe(0);
 });
+
+test('an interrupted download of a GGUF file goes on where it broke', async () => {
+  const gguf = new Uint8Array(900_000).map((_, i) => (i * 31) >> 5);
+  gguf.set(new TextEncoder().encode('GGUF'));
+  const steps: [number, number][] = [[130_016, 300_000], [430_016, 469_984]];
+  const wasm = () => new FakeWasm(769_984, { header: 130_000, steps });
+  use({ cut: { at: 600_000, times: 100 } }, gguf);
+  await expect(load({}, wasm())).rejects.toMatchObject({ code: 'network' });
+  expect(FakeWasm.last.freed).toBe(1);
+  use({}, gguf);
+  expect(await load({}, wasm())).toMatchObject({ from: 'network', kept: true });
+  expect(Buffer.compare(FakeWasm.last.data, gguf.subarray(130_016))).toBe(0);
+  const from = Number(/\d+/.exec(server.requests[0]?.range ?? '')?.[0]);
+  expect(from).toBeGreaterThan(500_000);
+  expect(server.requests.length).toBe(1);
+  expect([...storage.files.keys()].some((path) => path.endsWith('/source'))).toBe(false);
+  // Another version on the server: nothing of the old one is used.
+  use({ cut: { at: 600_000, times: 100 } }, gguf);
+  server.etag = '"2"';
+  await expect(load({}, wasm())).rejects.toMatchObject({ code: 'network' });
+  use({}, gguf);
+  server.etag = '"3"';
+  expect(await load({}, wasm())).toMatchObject({ from: 'network' });
+  expect(Buffer.compare(FakeWasm.last.data, gguf.subarray(130_016))).toBe(0);
+  expect(server.requests.map((r) => r.range === null)).toEqual([false, true]);
+});

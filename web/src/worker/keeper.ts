@@ -25,13 +25,13 @@ export class Keeper {
   }
 
   async read(target: Uint8Array, offset: number): Promise<boolean> {
-    return (await this.store?.readData(target, offset)) ?? false;
+    return (await this.store?.read('data', target, offset)) ?? false;
   }
 
   /** Writes a verified part of the data; then, if given, what is true once it is written. */
   write(bytes: Uint8Array, offset: number, state: State | undefined): Promise<void> {
     return this.#try(async (store) => {
-      await store.writeData(bytes, offset);
+      await store.write('data', bytes, offset);
       if (state) await store.saveState(state);
     });
   }

@@ -4,6 +4,7 @@ import type { LoadRequest } from '../protocol.js';
 import type { LoadProgress, LoadWarning, ModelInfo } from '../types.js';
 import { BlobSource, Download, UrlSource, type ByteSource } from './bytes.js';
 import { PREFIX, chunksOf, sniff, type Chunks } from './header.js';
+import { KeptSource } from './kept_source.js';
 import { Keeper } from './keeper.js';
 import { sha256 } from './sha256.js';
 import { Store, exclusively, type State } from './store.js';
@@ -26,6 +27,15 @@ export interface Loaded {
 
 /** Bytes that are read from storage at a time: large reads are several times quicker than many small ones. */
 const READ_SIZE = 64 << 20;
+
+/** What an interrupted download has left. */
+interface Begun {
+  /** Of an artifact, with at least one chunk. */
+  header: Uint8Array<ArrayBuffer> | undefined;
+  chunks: number;
+  /** Bytes of a GGUF file. */
+  received: number;
+}
 
 /** Waiting longer than this for a server's word on a kept model is not worth it. */
 const PROBE_TIMEOUT_MS = 2000;
@@ -108,13 +118,16 @@ class Loader {
 
   async #fetch(store: Store | undefined, from: 'network' | 'file'): Promise<Loaded> {
     const begun = await this.#begun(store);
-    const download = new Download(this.source, this.signal, 0);
+    // Of a GGUF file the bytes are kept as they come, until all are there and packed.
+    const kept = store && this.source instanceof UrlSource ? new KeptSource(this.source, store, begun?.received ?? 0) : undefined;
+    const download = new Download(begun?.header ? this.source : (kept ?? this.source), this.signal, 0);
     try {
       const keeper = new Keeper(store, this.report.warning);
-      if (begun) return await this.#artifact(begun.header, download, keeper, begun.state.chunks, from);
+      if (begun?.header) return await this.#artifact(begun.header, download, keeper, begun.chunks, from);
       const prefix = await download.take(PREFIX);
       const sniffed = sniff(this.source.name, prefix);
-      if (sniffed.kind === 'gguf') return await this.#gguf(prefix, download, keeper, from);
+      await kept?.decide(sniffed.kind === 'gguf');
+      if (sniffed.kind === 'gguf') return await this.#gguf(prefix, download, keeper, from, begun?.received ?? 0);
       const header = new Uint8Array(sniffed.dataOffset);
       header.set(prefix);
       await download.fill(header.subarray(PREFIX));
@@ -124,14 +137,15 @@ class Loader {
     }
   }
 
-  /** What an interrupted download has left. */
-  async #begun(store: Store | undefined): Promise<{ state: State; header: Uint8Array<ArrayBuffer> } | undefined> {
+  /** What an interrupted download has left: chunks of an artifact, or bytes of a GGUF file. */
+  async #begun(store: Store | undefined): Promise<Begun | undefined> {
     const state = await store?.state();
-    if (!store || !state || state.chunks === 0) return undefined;
-    const header = await store.header().catch(() => undefined);
-    if (!header) return undefined;
+    if (!store || !state || state.complete) return undefined;
+    const received = await store.size('source');
+    const header = state.chunks > 0 ? await store.header().catch(() => undefined) : undefined;
+    if (!header && received === 0) return undefined;
     if (this.source instanceof UrlSource) this.source.expect(state.sourceSize, state.sourceVersion);
-    return { state, header };
+    return { header, chunks: state.chunks, received };
   }
 
   /** Downloads an artifact chunk by chunk; the first `ready` are read from storage and verified again. */
@@ -247,9 +261,15 @@ class Loader {
   }
 
   /** Packs a GGUF file while it streams in; what is kept is the packed model. */
-  async #gguf(prefix: Uint8Array<ArrayBuffer>, download: Download, keeper: Keeper, from: 'network' | 'file'): Promise<Loaded> {
+  async #gguf(
+    prefix: Uint8Array<ArrayBuffer>,
+    download: Download,
+    keeper: Keeper,
+    from: 'network' | 'file',
+    resumed: number,
+  ): Promise<Loaded> {
     const wasm = await this.wasm;
-    const importer = await this.#packed(wasm, prefix, download);
+    const importer = await this.#packed(wasm, prefix, download, resumed);
     const packed = importer.packed();
     const chunks: string[] = [];
     for (let at = 0; at < packed.length; at += CHUNK_SIZE) {
@@ -261,7 +281,7 @@ class Loader {
     return { artifact, bytes: artifact.header().length + artifact.dataLength, from, kept: keeper.keeps };
   }
 
-  async #packed(wasm: Wasm, prefix: Uint8Array<ArrayBuffer>, download: Download): Promise<GgufImport> {
+  async #packed(wasm: Wasm, prefix: Uint8Array<ArrayBuffer>, download: Download, resumed: number): Promise<GgufImport> {
     const importer = new GgufImport(wasm, this.source.name, this.source.size);
     try {
       await this.#ggufHeader(importer, prefix, download);
@@ -269,7 +289,7 @@ class Loader {
         await download.seek(next.offset);
         importer.put(await download.take(next.length));
         const loaded = next.offset + next.length;
-        this.#throttle.send({ phase: 'download', loaded, total: this.source.size || loaded, resumed: 0 });
+        this.#throttle.send({ phase: 'download', loaded, total: this.source.size || loaded, resumed });
       }
       return importer;
     } catch (error) {
@@ -313,11 +333,11 @@ class Loader {
   async #readAll(store: Store, artifact: ArtifactMemory, verify: Chunks | undefined, headerBytes: number): Promise<boolean> {
     const size = verify?.size ?? READ_SIZE;
     const total = headerBytes + artifact.dataLength;
-    if ((await store.dataSize()) < artifact.dataLength) return false;
+    if ((await store.size('data')) < artifact.dataLength) return false;
     for (let offset = 0, index = 0; offset < artifact.dataLength; offset += size, index++) {
       this.#check();
       const view = artifact.view(offset, Math.min(size, artifact.dataLength - offset));
-      if (!(await store.readData(view, offset))) return false;
+      if (!(await store.read('data', view, offset))) return false;
       if (verify && (await sha256(view.slice())) !== verify.hashes[index]) return false;
       this.#throttle.send({ phase: 'cache', loaded: headerBytes + offset + view.length, total, resumed: 0 });
     }

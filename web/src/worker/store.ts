@@ -1,5 +1,8 @@
 import { LowbitError, abortError } from '../errors.js';
 
+/** The large files of a kept model: the packed weights, or a GGUF file that is still arriving. */
+export type LargeFile = 'data' | 'source';
+
 /** What is known about a kept model. It is complete only when every chunk has been verified. */
 export interface State {
   url: string;
@@ -15,9 +18,9 @@ export interface State {
 
 type Handle = FileSystemSyncAccessHandle;
 
-/** One model in the browser's origin-private file system: `header`, `data` and `state.json` in a folder of its own. */
+/** One model in the browser's origin-private file system: `header`, `data`, `state.json` in a folder of its own. */
 export class Store {
-  #data: Handle | undefined;
+  readonly #open = new Map<LargeFile, Handle>();
 
   private constructor(private readonly folder: FileSystemDirectoryHandle) {}
 
@@ -34,7 +37,7 @@ export class Store {
   /** The state as last saved; `undefined` when there is none or it does not make sense. */
   async state(): Promise<State | undefined> {
     try {
-      const state = JSON.parse(new TextDecoder().decode(await this.#read('state.json'))) as State;
+      const state = JSON.parse(new TextDecoder().decode(await this.#readSmall('state.json'))) as State;
       return Number.isInteger(state.chunks) && typeof state.complete === 'boolean' ? state : undefined;
     } catch {
       return undefined;
@@ -43,61 +46,62 @@ export class Store {
 
   /** Saves the state. What it speaks of must have been flushed. */
   async saveState(state: State): Promise<void> {
-    this.#data?.flush();
-    await this.#write('state.json', new TextEncoder().encode(JSON.stringify(state)));
+    for (const handle of this.#open.values()) handle.flush();
+    await this.#writeSmall('state.json', new TextEncoder().encode(JSON.stringify(state)));
   }
 
   header(): Promise<Uint8Array<ArrayBuffer>> {
-    return this.#read('header');
+    return this.#readSmall('header');
   }
 
   saveHeader(header: Uint8Array<ArrayBuffer>): Promise<void> {
-    return this.#write('header', header);
+    return this.#writeSmall('header', header);
   }
 
-  /** Bytes of the data that are there. */
-  async dataSize(): Promise<number> {
-    return (await this.#dataHandle()).getSize();
+  /** Bytes of a file that are there. */
+  async size(file: LargeFile): Promise<number> {
+    return (await this.#handle(file)).getSize();
   }
 
-  /** Reads data at `offset` into `target` and returns whether all of it was there. */
-  async readData(target: Uint8Array, offset: number): Promise<boolean> {
-    const handle = await this.#dataHandle();
+  /** Reads at `offset` into `target` and returns whether all of it was there. */
+  async read(file: LargeFile, target: Uint8Array, offset: number): Promise<boolean> {
+    const handle = await this.#handle(file);
     return handle.read(target as Uint8Array<ArrayBuffer>, { at: offset }) === target.length;
   }
 
-  async writeData(bytes: Uint8Array, offset: number): Promise<void> {
-    const handle = await this.#dataHandle();
+  async write(file: LargeFile, bytes: Uint8Array, offset: number): Promise<void> {
+    const handle = await this.#handle(file);
     const written = handle.write(bytes as Uint8Array<ArrayBuffer>, { at: offset });
     // Some browsers write less instead of throwing when the quota is used up.
     if (written !== bytes.length) throw new DOMException('short write', 'QuotaExceededError');
   }
 
-  /** Closes the file; the store may be used again. */
+  /** Closes all files; the store may be used again. */
   close(): void {
-    this.#data?.close();
-    this.#data = undefined;
+    for (const handle of this.#open.values()) handle.close();
+    this.#open.clear();
   }
 
   /** Deletes what is kept. */
   async clear(): Promise<void> {
     this.close();
-    for (const name of ['state.json', 'header', 'data']) {
+    for (const name of ['state.json', 'header', 'data', 'source']) {
       await this.folder.removeEntry(name).catch(() => undefined);
     }
   }
 
-  async #dataHandle(): Promise<Handle> {
-    this.#data ??= await openSync(this.folder, 'data');
-    return this.#data;
+  async #handle(file: LargeFile): Promise<Handle> {
+    const open = this.#open.get(file) ?? (await openSync(this.folder, file));
+    this.#open.set(file, open);
+    return open;
   }
 
-  async #read(name: string): Promise<Uint8Array<ArrayBuffer>> {
+  async #readSmall(name: string): Promise<Uint8Array<ArrayBuffer>> {
     const file = await (await this.folder.getFileHandle(name)).getFile();
     return new Uint8Array(await file.arrayBuffer());
   }
 
-  async #write(name: string, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
+  async #writeSmall(name: string, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
     const handle = await openSync(this.folder, name);
     try {
       handle.truncate(0);
