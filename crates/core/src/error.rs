@@ -52,7 +52,7 @@ pub enum Error {
         expected: String,
     },
     /// A tensor that the model needs is not there.
-    #[error("{file}: tensor {tensor} is missing; pack the model again")]
+    #[error("{file}: tensor {tensor} is missing; the file is incomplete or of another architecture")]
     MissingTensor {
         /// The file's name.
         file: String,

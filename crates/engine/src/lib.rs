@@ -3,6 +3,7 @@
 //! Language models over a lowbit backend.
 
 pub mod arch;
+pub mod convert;
 pub mod error;
 pub mod kv_cache;
 pub mod log_probs;

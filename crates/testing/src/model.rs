@@ -70,7 +70,11 @@ impl TinyModel {
 
     /// The GGUF file, to be changed by tests of bad files.
     pub fn builder(&self) -> GgufBuilder {
-        let mut gguf = GgufBuilder::default();
+        self.builder_on(GgufBuilder::default())
+    }
+
+    /// As [`TinyModel::builder`], after what `gguf` holds already.
+    pub fn builder_on(&self, mut gguf: GgufBuilder) -> GgufBuilder {
         let vocabulary = Vocabulary::default();
         let types = (0..vocabulary.tokens.len()).map(|id| if id < 3 { 3 } else { 1 }).collect();
         for (key, value) in [

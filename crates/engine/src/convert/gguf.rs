@@ -1,0 +1,267 @@
+//! GGUF files.
+
+use super::plan::SourceTensor;
+use super::{Description, Options, Plan, in_file, tokenizer, unsupported_architecture};
+use crate::Result;
+use crate::arch::{ARCHS, LlamaConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, TensorSpec};
+use lowbit_core::Error;
+use lowbit_core::backend::RopeStyle;
+use lowbit_core::import::Parsed;
+use lowbit_core::import::gguf::{self, Gguf, TensorInfo};
+
+/// Rotary frequency divisors, part of the configuration and hence needed with the header.
+const ROPE_FREQS: &str = "rope_freqs.weight";
+/// Writers put [`ROPE_FREQS`] first; a file where it lies deeper than this is refused.
+const MAX_ROPE_FREQS_END: u64 = 64 << 20;
+
+/// Tokens that end an answer, whatever the metadata say, where they are control tokens.
+const END_TOKENS: [&str; 7] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+];
+
+/// Plans the conversion of a GGUF file. `prefix` holds its first bytes, `file_len` its length where that is known.
+///
+/// # Errors
+/// When the file is malformed, of an unsupported kind, or its metadata and tensors do not fit together; the message names
+/// file, key or tensor, and value.
+pub fn gguf(file: &str, prefix: &[u8], file_len: Option<u64>, options: &Options) -> Result<Parsed<Plan>> {
+    let header = match gguf::parse(file, prefix, file_len)? {
+        Parsed::NeedMore { at_least } => return Ok(Parsed::NeedMore { at_least }),
+        Parsed::Complete(header) => header,
+    };
+    let factors = match rope_factors(&header, prefix)? {
+        Parsed::NeedMore { at_least } => return Ok(Parsed::NeedMore { at_least }),
+        Parsed::Complete(factors) => factors,
+    };
+    let description = describe(&header, factors)?;
+    let tensors = find_tensors(&header, &description.config)?;
+    Plan::new(vec![file.to_owned()], description, tensors, options, false).map(Parsed::Complete)
+}
+
+fn describe(header: &Gguf, factors: Option<Vec<f32>>) -> Result<Description> {
+    let key = "general.architecture";
+    header.required(key)?;
+    let name = header.text(key)?.unwrap_or_default();
+    let Some(arch) = ARCHS.iter().find(|arch| arch.name == name) else {
+        let known = ARCHS.iter().map(|arch| arch.name).collect();
+        return Err(unsupported_architecture(&header.file, key, name, known));
+    };
+    let keys = Keys { header, arch: name };
+    let vocabulary = tokenizer::Vocabulary::new(header)?;
+    let config = config(&keys, &vocabulary, factors)?;
+    in_file(&header.file, config.validate())?;
+    Ok(Description {
+        architecture: arch.name.to_owned(),
+        config,
+        chat_template: header.text("tokenizer.chat_template")?.map(str::to_owned),
+        tokenizer: vocabulary.tokenizer_json()?,
+        licence: header.text("general.license")?.unwrap_or_default().to_owned(),
+    })
+}
+
+/// Metadata under the architecture's name.
+struct Keys<'a> {
+    header: &'a Gguf,
+    arch: &'a str,
+}
+
+impl Keys<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.arch)
+    }
+
+    fn size(&self, name: &str) -> Result<Option<usize>> {
+        let key = self.key(name);
+        match self.header.unsigned(&key)?.map(usize::try_from) {
+            None => Ok(None),
+            Some(Ok(size)) => Ok(Some(size)),
+            Some(Err(_)) => Err(Error::malformed(&self.header.file, key, "is too large").into()),
+        }
+    }
+
+    fn required_size(&self, name: &str) -> Result<usize> {
+        self.header.required(&self.key(name))?;
+        Ok(self.size(name)?.unwrap_or_default())
+    }
+
+    fn fail<T>(&self, name: &str, problem: String) -> Result<T> {
+        Err(Error::malformed(&self.header.file, self.key(name), problem).into())
+    }
+}
+
+fn config(
+    keys: &Keys<'_>,
+    vocabulary: &tokenizer::Vocabulary<'_>,
+    factors: Option<Vec<f32>>,
+) -> Result<LlamaConfig> {
+    let header = keys.header;
+    let d_model = keys.required_size("embedding_length")?;
+    let n_heads = keys.required_size("attention.head_count")?;
+    let head_dim = match keys.size("attention.key_length")? {
+        Some(length) => length,
+        None if n_heads > 0 && d_model.is_multiple_of(n_heads) => d_model / n_heads,
+        None => return keys.fail("attention.head_count", format!("{n_heads} does not divide {d_model}")),
+    };
+    for name in ["attention.value_length", "rope.dimension_count"] {
+        match keys.size(name)? {
+            Some(length) if length != head_dim => {
+                return keys.fail(name, format!("is {length}, expected the head's {head_dim}"));
+            }
+            _ => {}
+        }
+    }
+    let eps = "attention.layer_norm_rms_epsilon";
+    header.required(&keys.key(eps))?;
+    let tied_embeddings = header.tensor("output.weight").is_none();
+    Ok(LlamaConfig {
+        n_layers: keys.required_size("block_count")?,
+        d_model,
+        n_heads,
+        n_kv_heads: keys.size("attention.head_count_kv")?.unwrap_or(n_heads),
+        head_dim,
+        ffn_dim: keys.required_size("feed_forward_length")?,
+        vocab_size: vocabulary.len(),
+        context_length: keys.required_size("context_length")?,
+        rms_eps: header.float(&keys.key(eps))?.unwrap_or_default() as f32,
+        rope: RopeConfig {
+            base: header.float(&keys.key("rope.freq_base"))?.unwrap_or(10_000.0),
+            style: RopeStyle::Interleaved,
+            scaling: scaling(keys, factors)?,
+        },
+        tied_embeddings,
+        tokens: special_tokens(header, vocabulary)?,
+    })
+}
+
+fn scaling(keys: &Keys<'_>, factors: Option<Vec<f32>>) -> Result<RopeScaling> {
+    if let Some(factors) = factors {
+        return Ok(RopeScaling::Factors { factors });
+    }
+    let key = keys.key("rope.scaling.type");
+    let factor = |name: &str| keys.header.float(&keys.key(name));
+    match keys.header.text(&key)? {
+        Some("linear") => {
+            keys.header.required(&keys.key("rope.scaling.factor"))?;
+            Ok(RopeScaling::Linear { factor: factor("rope.scaling.factor")?.unwrap_or_default() })
+        }
+        // Older files have only the factor.
+        None => Ok(match factor("rope.scale_linear")? {
+            Some(factor) if factor != 1.0 => RopeScaling::Linear { factor },
+            _ => RopeScaling::None,
+        }),
+        Some("none") => Ok(RopeScaling::None),
+        Some(other) => Err(Error::unsupported(
+            &keys.header.file,
+            key,
+            format!("rope scaling {other:?}"),
+            "use a model with none, linear or Llama 3 scaling",
+        )
+        .into()),
+    }
+}
+
+/// The divisors of the rotary frequencies, where the file has them.
+fn rope_factors(header: &Gguf, prefix: &[u8]) -> Result<Parsed<Option<Vec<f32>>>> {
+    let Some(tensor) = header.tensor(ROPE_FREQS) else {
+        return Ok(Parsed::Complete(None));
+    };
+    let end = tensor.offset + tensor.size;
+    if end > MAX_ROPE_FREQS_END {
+        let what = format!("this tensor at byte {}", tensor.offset);
+        return Err(Error::unsupported(
+            &header.file,
+            format!("tensor {ROPE_FREQS}"),
+            what,
+            "convert the model again: current converters write it first",
+        )
+        .into());
+    }
+    let Some(bytes) = prefix.get(tensor.offset as usize..end as usize) else {
+        return Ok(Parsed::NeedMore { at_least: end });
+    };
+    let mut factors = Vec::new();
+    tensor.ty.floats(bytes, &mut factors, header.origin(ROPE_FREQS))?;
+    Ok(Parsed::Complete(Some(factors)))
+}
+
+fn special_tokens(header: &Gguf, vocabulary: &tokenizer::Vocabulary<'_>) -> Result<SpecialTokens> {
+    let id = |name: &str| -> Result<Option<u32>> {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        match header.unsigned(&key)? {
+            None => Ok(None),
+            Some(id) if id < vocabulary.len() as u64 => Ok(Some(id as u32)),
+            Some(id) => {
+                let problem = format!("is {id}, the vocabulary has {} tokens", vocabulary.len());
+                Err(Error::malformed(&header.file, key, problem).into())
+            }
+        }
+    };
+    let mut eos = Vec::new();
+    let named = [id("eos")?, id("eot")?, id("eom")?];
+    let known = END_TOKENS.iter().filter_map(|token| vocabulary.control_token(token));
+    for id in named.into_iter().flatten().chain(known) {
+        if !eos.contains(&id) {
+            eos.push(id);
+        }
+    }
+    let bos = id("bos")?;
+    let add_bos = header.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(vocabulary.adds_bos_by_default());
+    Ok(SpecialTokens { bos, eos, add_bos: add_bos && bos.is_some() })
+}
+
+/// Finds every tensor that the architecture needs, and refuses those that it does not know: a model without its biases
+/// would talk nonsense.
+fn find_tensors(header: &Gguf, config: &LlamaConfig) -> Result<Vec<(TensorSpec, SourceTensor)>> {
+    let specs = config.tensors();
+    let known = |tensor: &TensorInfo| {
+        tensor.name == ROPE_FREQS
+            || tensor.name.ends_with(".attn_rot_embd")
+            || tensor.name.ends_with(".rotary_emb.inv_freq")
+            || specs.iter().any(|spec| spec.name == tensor.name)
+    };
+    if let Some(tensor) = header.tensors.iter().find(|tensor| !known(tensor)) {
+        return Err(Error::unsupported(
+            &header.file,
+            format!("tensor {}", tensor.name),
+            "this tensor, which a plain llama model does not have,",
+            "use another model",
+        )
+        .into());
+    }
+    let by_name: std::collections::HashMap<&str, &TensorInfo> =
+        header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    specs
+        .into_iter()
+        .map(|spec| {
+            let tensor = by_name.get(spec.name.as_str()).ok_or_else(|| Error::MissingTensor {
+                file: header.file.clone(),
+                tensor: spec.name.clone(),
+            })?;
+            check_shape(header, &spec, tensor)?;
+            let (name, ty) = (tensor.name.clone(), tensor.ty);
+            Ok((spec, SourceTensor { file: 0, name, offset: tensor.offset, ty }))
+        })
+        .collect()
+}
+
+fn check_shape(header: &Gguf, spec: &TensorSpec, tensor: &TensorInfo) -> Result<()> {
+    let (expected, meaning) = match spec.kind {
+        TensorKind::Matrix { n, k } => (vec![k, n], "[inputs, outputs]"),
+        TensorKind::Vector { len } => (vec![len], "[length]"),
+    };
+    if tensor.dims == expected {
+        return Ok(());
+    }
+    let hint = match spec.name.as_str() {
+        "token_embd.weight" | "output.weight" => "; vocabulary and embedding table do not fit together",
+        _ => "; the metadata and the tensors do not fit together",
+    };
+    let problem = format!("its shape is {:?}, expected {meaning} = {expected:?}{hint}", tensor.dims);
+    Err(Error::malformed(&header.file, format!("tensor {}", tensor.name), problem).into())
+}
