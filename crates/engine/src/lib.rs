@@ -10,6 +10,7 @@ pub mod log_probs;
 pub mod oracle;
 pub mod sampler;
 pub mod stop;
+pub mod tokenizer;
 pub mod utf8;
 
 pub use error::{Error, Result};

@@ -61,7 +61,8 @@ fn unusable_logits_are_errors() {
 
 #[test]
 fn parameters_without_meaning_are_errors() {
-    let cases: [(&str, fn(&mut Sampling, f32), &[f32]); 6] = [
+    type Set = fn(&mut Sampling, f32);
+    let cases: [(&str, Set, &[f32]); 6] = [
         ("temperature", |s, x| s.temperature = x, &[-0.1]),
         ("topP", |s, x| s.top_p = x, &[0.0, -1.0, 1.01]),
         ("minP", |s, x| s.min_p = x, &[-0.1, 1.01]),
