@@ -1,8 +1,10 @@
 //! Raw float weights: `out[n] = sum over k of fl(x[k] * w[k][n])`, one product at a time, `k` increasing.
 
+use std::marker::PhantomData;
+
 use super::{Tiles, Write};
-use crate::format::{Format, PackedMatrix, TILE_N};
-use crate::simd::{LANES, Simd};
+use crate::format::{BLOCK_K, Format, PackedMatrix, TILE_N};
+use crate::simd::{Dot, Kernel, LANES, Simd};
 
 /// Rows that share one reading of the weights.
 const ROWS: usize = 4;
@@ -47,34 +49,48 @@ impl Weights for Bf16 {
 
 /// Computes checked tiles.
 #[inline(always)]
-pub(super) fn run<S: Simd>(s: S, x: &[f32], w: &PackedMatrix, write: Write, tiles: Tiles<'_>) {
+pub(super) fn run<S: Dot>(s: S, x: &[f32], w: &PackedMatrix, write: Write, tiles: Tiles<'_>) {
     match w.format {
-        Format::F16 => all::<S, F16>(s, x, w, write, tiles),
-        Format::Bf16 => all::<S, Bf16>(s, x, w, write, tiles),
-        _ => all::<S, F32>(s, x, w, write, tiles),
+        Format::F16 => s.call(Product::<F16> { x, w, write, tiles, format: PhantomData }),
+        Format::Bf16 => s.call(Product::<Bf16> { x, w, write, tiles, format: PhantomData }),
+        _ => s.call(Product::<F32> { x, w, write, tiles, format: PhantomData }),
+    }
+}
+
+/// The tiles of one format, as a function of its own.
+struct Product<'a, W> {
+    x: &'a [f32],
+    w: &'a PackedMatrix,
+    write: Write,
+    tiles: Tiles<'a>,
+    format: PhantomData<W>,
+}
+
+impl<W: Weights> Kernel for Product<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Dot>(self, s: S) {
+        let Self { x, w, write, mut tiles, .. } = self;
+        let weights: &[[W::Stored; TILE_N]] = bytemuck::cast_slice::<u8, W::Stored>(&w.w).as_chunks().0;
+        let padded = w.k.next_multiple_of(BLOCK_K);
+        for tile in tiles.range() {
+            let weights = &weights[tile * padded..][..w.k];
+            let mut row = 0;
+            while row + ROWS <= tiles.rows() {
+                group::<S, W, ROWS>(s, x, weights, row, tile, write, &mut tiles);
+                row += ROWS;
+            }
+            while row < tiles.rows() {
+                group::<S, W, 1>(s, x, weights, row, tile, write, &mut tiles);
+                row += 1;
+            }
+        }
     }
 }
 
 #[inline(always)]
-fn all<S: Simd, W: Weights>(s: S, x: &[f32], w: &PackedMatrix, write: Write, mut tiles: Tiles<'_>) {
-    let weights: &[[W::Stored; TILE_N]] = bytemuck::cast_slice::<u8, W::Stored>(&w.w).as_chunks().0;
-    let padded = w.k.next_multiple_of(crate::format::BLOCK_K);
-    for tile in tiles.range() {
-        let weights = &weights[tile * padded..][..w.k];
-        let mut row = 0;
-        while row + ROWS <= tiles.rows() {
-            group::<S, W, ROWS>(s, x, weights, row, tile, write, &mut tiles);
-            row += ROWS;
-        }
-        while row < tiles.rows() {
-            group::<S, W, 1>(s, x, weights, row, tile, write, &mut tiles);
-            row += 1;
-        }
-    }
-}
-
-#[inline(always)]
-fn group<S: Simd, W: Weights, const R: usize>(
+fn group<S: Dot, W: Weights, const R: usize>(
     s: S,
     x: &[f32],
     weights: &[[W::Stored; TILE_N]],

@@ -13,6 +13,7 @@ mod tests;
 pub use output::{Output, Tiles, Write};
 
 use crate::activation::{BlocksRef, QuantizedRows};
+use crate::backend::Gate;
 use crate::format::{BLOCK_K, Codes, Format, PackedMatrix};
 use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
 use crate::{Error, Result};
@@ -41,6 +42,21 @@ pub fn matmul_tiles(isa: Isa, x: Rows<'_>, w: &PackedMatrix, write: Write, tiles
     check(x, w, &tiles)?;
     dispatch(isa, Matmul { x, w, write, tiles });
     Ok(())
+}
+
+/// Computes `tiles` of `act(x * gate) .* (x * up)`.
+///
+/// # Errors
+/// As [`matmul_tiles`], for either matrix.
+pub fn gated_tiles(
+    isa: Isa,
+    gate: (Rows<'_>, &PackedMatrix),
+    up: (Rows<'_>, &PackedMatrix),
+    act: Gate,
+    mut tiles: Tiles<'_>,
+) -> Result<()> {
+    matmul_tiles(isa, gate.0, gate.1, Write::Store, tiles.again())?;
+    matmul_tiles(isa, up.0, up.1, Write::Gate(act), tiles)
 }
 
 fn check(x: Rows<'_>, w: &PackedMatrix, tiles: &Tiles<'_>) -> Result<()> {

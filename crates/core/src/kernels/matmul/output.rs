@@ -4,8 +4,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::backend::Gate;
 use crate::format::TILE_N;
-use crate::simd::Simd;
+use crate::kernels::gate::gated;
+use crate::simd::{Dot, Kernel, LANES};
 use crate::{Error, Result};
 
 /// What becomes of a product `v` that is to go where `out` is.
@@ -15,6 +17,8 @@ pub enum Write {
     Store,
     /// `out = out + v`
     Add,
+    /// `out = act(out) * v`: the product with `up` where that with `gate` is.
+    Gate(Gate),
 }
 
 /// A matrix `[rows][n]` being written. Each of its tiles is handed out once: to one thread.
@@ -70,6 +74,11 @@ impl Tiles<'_> {
         self.output.rows
     }
 
+    /// The same tiles again, for another product once this one is written.
+    pub fn again(&mut self) -> Tiles<'_> {
+        Tiles { output: self.output, range: self.range.clone() }
+    }
+
     /// Columns of the whole output.
     pub fn n(&self) -> usize {
         self.output.n
@@ -82,7 +91,7 @@ impl Tiles<'_> {
 
     /// Writes row `row` of tile `tile`; lanes past the last column are dropped.
     #[inline(always)]
-    pub(super) fn write<S: Simd>(&mut self, s: S, row: usize, tile: usize, v: S::F32, write: Write) {
+    pub(super) fn write<S: Dot>(&mut self, s: S, row: usize, tile: usize, v: S::F32, write: Write) {
         assert!(row < self.rows() && self.range.contains(&tile), "outside the claimed tiles");
         let column = tile * TILE_N;
         let width = TILE_N.min(self.n() - column);
@@ -106,9 +115,35 @@ impl Tiles<'_> {
 }
 
 #[inline(always)]
-fn combine<S: Simd>(s: S, out: S::F32, v: S::F32, write: Write) -> S::F32 {
+fn combine<S: Dot>(s: S, out: S::F32, v: S::F32, write: Write) -> S::F32 {
     match write {
         Write::Store => v,
         Write::Add => s.add(out, v),
+        Write::Gate(act) => gate(s, act, out, v),
+    }
+}
+
+/// `act(out) * v`, as a function of its own: it is long.
+#[inline(always)]
+fn gate<S: Dot>(s: S, act: Gate, out: S::F32, v: S::F32) -> S::F32 {
+    let (mut gate, mut up) = ([0.0; LANES], [0.0; LANES]);
+    s.store(out, &mut gate);
+    s.store(v, &mut up);
+    s.call(Gated { act, gate: &mut gate, up: &up });
+    s.load(&gate)
+}
+
+struct Gated<'a> {
+    act: Gate,
+    gate: &'a mut [f32; LANES],
+    up: &'a [f32; LANES],
+}
+
+impl Kernel for Gated<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Dot>(self, s: S) {
+        let out = gated(s, self.act, s.load(self.gate), s.load(self.up));
+        s.store(out, self.gate);
     }
 }

@@ -4,10 +4,12 @@
 //! `acc = fl(acc + fl(fl(f32(P - offset * S) * s) * d))`, or with mins
 //! `acc = fl(acc + fl(fl(fl(f32(P) * s) + fl(f32(S) * m)) * d))`.
 
+use std::marker::PhantomData;
+
 use super::{Tiles, Write};
 use crate::activation::Block;
 use crate::format::{FORMATS, Format, PackedMatrix, ScaleForm, TILE_N};
-use crate::simd::{Dot, LANES};
+use crate::simd::{Dot, Kernel, LANES};
 
 /// The planes of one tile, a block an item.
 #[derive(Clone, Copy)]
@@ -101,43 +103,58 @@ pub(super) fn run<S: Dot, const P: usize>(
     tiles: Tiles<'_>,
 ) {
     match w.format {
-        Format::Q4 => all::<S, U4<false>, P>(s, x, w, write, tiles),
-        Format::Q4m => all::<S, U4<true>, P>(s, x, w, write, tiles),
-        Format::Q5 => all::<S, U5<false>, P>(s, x, w, write, tiles),
-        Format::Q5m => all::<S, U5<true>, P>(s, x, w, write, tiles),
-        _ => all::<S, I8, P>(s, x, w, write, tiles),
+        Format::Q4 => s.call(Product::<U4<false>, P>::new(x, w, write, tiles)),
+        Format::Q4m => s.call(Product::<U4<true>, P>::new(x, w, write, tiles)),
+        Format::Q5 => s.call(Product::<U5<false>, P>::new(x, w, write, tiles)),
+        Format::Q5m => s.call(Product::<U5<true>, P>::new(x, w, write, tiles)),
+        _ => s.call(Product::<I8, P>::new(x, w, write, tiles)),
     }
 }
 
-/// All rows of a tile, then the next tile: the tile's weights come from memory once and then from the cache.
-#[inline(always)]
-fn all<S: Dot, W: Packed, const P: usize>(
-    s: S,
-    x: &[Block<P>],
-    w: &PackedMatrix,
+/// The tiles of one format and precision: a function of its own, as the compiler takes long over large ones.
+struct Product<'a, W, const P: usize> {
+    x: &'a [Block<P>],
+    w: &'a PackedMatrix,
     write: Write,
-    mut tiles: Tiles<'_>,
-) {
-    let blocks = super::blocks(w);
-    let rows = tiles.rows();
-    for index in tiles.range() {
-        let tile = Tile::of(w, index);
-        let mut row = 0;
-        macro_rules! groups_of {
-            ($r:literal) => {
-                while $r * P <= S::ROWS.max(P) && rows - row >= $r {
-                    let sums = group::<S, W, P, $r>(s, tile, &x[row * blocks..][..$r * blocks], blocks);
-                    for (r, sum) in sums.into_iter().enumerate() {
-                        tiles.write(s, row + r, index, sum, write);
+    tiles: Tiles<'a>,
+    format: PhantomData<W>,
+}
+
+impl<'a, W: Packed, const P: usize> Product<'a, W, P> {
+    #[inline(always)]
+    fn new(x: &'a [Block<P>], w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>) -> Self {
+        Self { x, w, write, tiles, format: PhantomData }
+    }
+}
+
+impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
+    type Output = ();
+
+    /// All rows of a tile, then the next tile: the tile's weights come from memory once and then from the cache.
+    #[inline(always)]
+    fn run<S: Dot>(self, s: S) {
+        let Self { x, w, write, mut tiles, .. } = self;
+        let blocks = super::blocks(w);
+        let rows = tiles.rows();
+        for index in tiles.range() {
+            let tile = Tile::of(w, index);
+            let mut row = 0;
+            macro_rules! groups_of {
+                ($r:literal) => {
+                    while const { $r == 1 || $r * P <= S::ROWS } && rows - row >= $r {
+                        let sums = group::<S, W, P, $r>(s, tile, &x[row * blocks..][..$r * blocks], blocks);
+                        for (r, sum) in sums.into_iter().enumerate() {
+                            tiles.write(s, row + r, index, sum, write);
+                        }
+                        row += $r;
                     }
-                    row += $r;
-                }
-            };
+                };
+            }
+            groups_of!(8);
+            groups_of!(4);
+            groups_of!(2);
+            groups_of!(1);
         }
-        groups_of!(8);
-        groups_of!(4);
-        groups_of!(2);
-        groups_of!(1);
     }
 }
 

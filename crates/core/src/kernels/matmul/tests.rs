@@ -159,3 +159,75 @@ fn extreme_codes_and_subnormal_scales_equal_the_reference() {
         }
     }
 }
+
+#[test]
+fn products_are_added_to_and_gated_in_place() {
+    let mut rng = Rng(7);
+    let (m, n, k) = (3, 35, 64);
+    let [gate, up] = [Format::Q4, Format::Q8].map(|format| matrix(format, n, k, Fill::Random, &mut rng));
+    let x = rows(m, k, &mut rng);
+    let product = |w: &PackedMatrix| -> Vec<f32> {
+        x.chunks(k).flat_map(|row| reference::matmul_row(row, w, Activations::A8)).collect()
+    };
+    let (gate_product, up_product) = (product(&gate), product(&up));
+    let mut q = QuantizedRows::new(Activations::A8);
+    q.quantize(crate::simd::Scalar, &x, k).expect("rows fit");
+    let input = Rows::Quantized(&q);
+    for isa in Isa::available() {
+        let mut sum = gate_product.clone();
+        let output = Output::new(&mut sum, m, n).expect("sized to fit");
+        while let Some(tiles) = output.claim(2) {
+            matmul_tiles(isa, input, &up, Write::Add, tiles).expect("shapes fit");
+        }
+        let mut gated = vec![0.0; m * n];
+        let output = Output::new(&mut gated, m, n).expect("sized to fit");
+        while let Some(tiles) = output.claim(2) {
+            gated_tiles(isa, (input, &gate), (input, &up), Gate::Silu, tiles).expect("shapes fit");
+        }
+        for i in 0..m * n {
+            assert_eq!(sum[i].to_bits(), (gate_product[i] + up_product[i]).to_bits(), "{isa} {i}");
+            let silu = gate_product[i] / (1.0 + (-gate_product[i]).exp());
+            let expected = silu * up_product[i];
+            assert!((gated[i] - expected).abs() <= 1e-5 * expected.abs() + 1e-6, "{isa} {i}");
+        }
+    }
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused() {
+    let mut rng = Rng(3);
+    let w = matrix(Format::Q4, 32, 64, Fill::Random, &mut rng);
+    let mut q = QuantizedRows::new(Activations::A8);
+    let mut try_with = |rows: usize, k: usize, n: usize, w: &PackedMatrix, float: bool| {
+        let x = vec![1.0; rows * k];
+        q.quantize(crate::simd::Scalar, &x, k).expect("rows fit");
+        let mut out = vec![0.0; n];
+        let output = Output::new(&mut out, 1, n).expect("sized to fit");
+        let tiles = output.claim(1).expect("not empty");
+        let input = if float { Rows::Float(&x) } else { Rows::Quantized(&q) };
+        matmul_tiles(Isa::Scalar, input, w, Write::Store, tiles)
+    };
+    assert!(try_with(1, 64, 32, &w, false).is_ok());
+    for (rows, k, n, float) in [(2, 64, 32, false), (1, 32, 32, false), (1, 64, 16, false), (1, 64, 32, true)]
+    {
+        assert!(
+            matches!(try_with(rows, k, n, &w, float), Err(Error::Shape { .. })),
+            "{rows} {k} {n} {float}"
+        );
+    }
+    let short = PackedMatrix { s: Bytes::copy_of(&w.s[1..]), ..w.clone() };
+    assert!(try_with(1, 64, 32, &short, false).is_err());
+    assert!(Output::new(&mut [0.0; 3], 2, 2).is_err());
+}
+
+#[test]
+fn every_tile_is_claimed_once() {
+    let mut out = vec![0.0; 100];
+    let output = Output::new(&mut out, 2, 50).expect("sized to fit");
+    let mut seen = Vec::new();
+    while let Some(tiles) = output.claim(3) {
+        seen.extend(tiles.range());
+    }
+    assert_eq!(seen, [0, 1, 2, 3]);
+    assert!(output.claim(usize::MAX).is_none());
+}

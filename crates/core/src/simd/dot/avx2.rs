@@ -7,7 +7,7 @@ use core::arch::x86_64::*;
 
 use super::Dot;
 use crate::activation::Block;
-use crate::simd::Avx2;
+use crate::simd::{Avx2, Kernel};
 
 /// One intrinsic, or several, of the token's features.
 macro_rules! isa {
@@ -87,6 +87,16 @@ fn with_bit(codes: __m256i, high: __m256i, j: i32) -> __m256i {
 impl Dot for Avx2 {
     const ROWS: usize = 4;
     const NAME: &'static str = "vpmaddubsw ymm";
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx2,f16c")]
+        fn outlined<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        isa!(outlined(self, kernel))
+    }
 
     #[inline(always)]
     fn dot_u4<const P: usize, const R: usize>(

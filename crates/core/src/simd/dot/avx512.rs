@@ -4,7 +4,7 @@ use core::arch::x86_64::*;
 
 use super::Dot;
 use crate::activation::Block;
-use crate::simd::{Avx512, Simd};
+use crate::simd::{Avx512, Kernel, Simd};
 
 /// One intrinsic, or several, of the token's features.
 macro_rules! isa {
@@ -76,6 +76,16 @@ fn with_bit(codes: __m512i, high: __m512i, j: i32) -> __m512i {
 impl Dot for Avx512 {
     const ROWS: usize = 8;
     const NAME: &'static str = "vpdpbusd zmm";
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+        fn outlined<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        isa!(outlined(self, kernel))
+    }
 
     #[inline(always)]
     fn dot_u4<const P: usize, const R: usize>(

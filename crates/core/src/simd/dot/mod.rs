@@ -12,7 +12,7 @@ mod wasm;
 #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
 mod wasm_relaxed;
 
-use super::{Scalar, Simd};
+use super::{Kernel, Scalar, Simd};
 use crate::activation::Block;
 
 /// The integer half of matrix products. The defaults are plain Rust; an ISA overrides what it does better.
@@ -22,9 +22,19 @@ use crate::activation::Block;
 /// Codes of activations are in `-127..=127`; `offset` is in `0..=16`.
 pub trait Dot: Simd {
     /// Rows times planes that one call should take: as many as share the unpacked weights without spilling registers.
-    const ROWS: usize = 4;
+    const ROWS: usize = 1;
     /// What the products are made of, for reports.
     const NAME: &'static str = "plain";
+
+    /// Runs `kernel` as a function of its own, compiled for this ISA, from code that already is.
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        fn outlined<S: Dot, K: Kernel>(s: S, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        outlined(self, kernel)
+    }
 
     /// `u` is an unsigned 4-bit code. `w` is `[4][16]` words of 8 codes: byte `b` of a word holds `k = b` (low nibble)
     /// and `k = b + 4`.

@@ -7,7 +7,6 @@ use crate::format::{BLOCK_K, TILE_N};
 /// `[k][column]`
 type Codes = [[i32; TILE_N]; BLOCK_K];
 
-#[inline(always)]
 pub(super) fn codes_u4(w: &[u8; 256]) -> Codes {
     let mut codes = [[0; TILE_N]; BLOCK_K];
     for (k, row) in codes.iter_mut().enumerate() {
@@ -19,7 +18,6 @@ pub(super) fn codes_u4(w: &[u8; 256]) -> Codes {
     codes
 }
 
-#[inline(always)]
 pub(super) fn codes_u5(w: &[u8; 256], high: &[u8; 64]) -> Codes {
     let mut codes = codes_u4(w);
     for (k, row) in codes.iter_mut().enumerate() {
@@ -30,7 +28,6 @@ pub(super) fn codes_u5(w: &[u8; 256], high: &[u8; 64]) -> Codes {
     codes
 }
 
-#[inline(always)]
 pub(super) fn codes_i8(w: &[u8; 512]) -> Codes {
     let mut codes = [[0; TILE_N]; BLOCK_K];
     for (k, row) in codes.iter_mut().enumerate() {
@@ -41,7 +38,6 @@ pub(super) fn codes_i8(w: &[u8; 512]) -> Codes {
     codes
 }
 
-#[inline(always)]
 pub(super) fn dot<S: Dot, const P: usize, const R: usize>(
     s: S,
     codes: &Codes,

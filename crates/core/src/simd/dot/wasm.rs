@@ -105,7 +105,7 @@ impl Unpack for U4<'_> {
     fn unpack(&self, quarter: usize, word: usize) -> [v128; 2] {
         let codes = load(self.0, word / 2, quarter);
         let mask = u16x8_splat(15);
-        if word % 2 == 0 {
+        if word.is_multiple_of(2) {
             [v128_and(codes, mask), v128_and(u16x8_shr(codes, 8), mask)]
         } else {
             [v128_and(u16x8_shr(codes, 4), mask), u16x8_shr(codes, 12)]

@@ -1,0 +1,108 @@
+//! The products that are measured: the shapes of a small model, decode and prefill.
+
+use lowbit_core::activation::{Activations, QuantizedRows};
+use lowbit_core::buffer::Bytes;
+use lowbit_core::kernels::matmul::{Output, Rows, Write, matmul_tiles};
+use lowbit_core::simd::{Isa, Scalar};
+use lowbit_core::{Format, PackedMatrix};
+
+/// One product: `m` rows of `k` times an `n` x `k` matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Of the matrix.
+    pub format: Format,
+    /// Columns of the result.
+    pub n: usize,
+    /// Terms of a sum.
+    pub k: usize,
+    /// Rows: 1 in decode.
+    pub m: usize,
+    /// Precision of the rows.
+    pub activations: Activations,
+}
+
+const fn case(format: Format, n: usize, k: usize, m: usize, activations: Activations) -> Case {
+    Case { format, n, k, m, activations }
+}
+
+/// All of them.
+pub const CASES: &[Case] = &[
+    case(Format::Q4, 1536, 576, 1, Activations::A8),
+    case(Format::Q4, 576, 1536, 1, Activations::A8),
+    case(Format::Q4m, 1536, 576, 1, Activations::A8),
+    case(Format::Q4m, 1536, 576, 1, Activations::A16),
+    case(Format::Q4, 16384, 2048, 1, Activations::A8),
+    case(Format::Q5, 1536, 576, 1, Activations::A8),
+    case(Format::Q8, 49152, 576, 1, Activations::A8),
+    case(Format::Q8, 49152, 576, 1, Activations::A16),
+    case(Format::Q4, 1536, 576, 128, Activations::A8),
+    case(Format::Q4m, 1536, 576, 128, Activations::A8),
+    case(Format::Q4, 1536, 576, 128, Activations::A16),
+    case(Format::Q4m, 1536, 576, 128, Activations::A16),
+    case(Format::Q4, 576, 1536, 128, Activations::A8),
+    case(Format::Q5, 1536, 576, 128, Activations::A8),
+    case(Format::Q8, 1536, 576, 128, Activations::A8),
+    case(Format::Q8, 1536, 576, 128, Activations::A16),
+];
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { format, n, k, m, activations } = self;
+        write!(f, "{}-{activations:?}-m{m}-n{n}-k{k}", format.spec().name)
+    }
+}
+
+/// A case with its operands.
+pub struct Product {
+    case: Case,
+    w: PackedMatrix,
+    x: QuantizedRows,
+    out: Vec<f32>,
+}
+
+impl Product {
+    /// Deterministic operands.
+    pub fn new(case: Case) -> Self {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut byte = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        };
+        let size = case.format.plane_sizes(case.n, case.k).expect("small");
+        let mut codes = |len: usize| Bytes::copy_of(&(0..len).map(|_| byte()).collect::<Vec<_>>());
+        let halves = |len: usize| Bytes::copy_of(&[0x12, 0x24].repeat(len / 2));
+        let w = PackedMatrix {
+            format: case.format,
+            n: case.n,
+            k: case.k,
+            w: codes(size.w),
+            x: codes(size.x),
+            s: halves(size.s),
+            m: halves(size.m),
+        };
+        let mut x = QuantizedRows::new(case.activations);
+        let values: Vec<f32> = (0..case.m * case.k).map(|i| (i * 7919 % 255) as f32 - 127.0).collect();
+        x.quantize(Scalar, &values, case.k).expect("sized to fit");
+        Self { out: vec![0.0; case.m * case.n], case, w, x }
+    }
+
+    /// Computes the product on this thread.
+    pub fn run(&mut self, isa: Isa) -> &[f32] {
+        let output = Output::new(&mut self.out, self.case.m, self.case.n).expect("sized to fit");
+        while let Some(tiles) = output.claim(usize::MAX) {
+            matmul_tiles(isa, Rows::Quantized(&self.x), &self.w, Write::Store, tiles).expect("sized to fit");
+        }
+        &self.out
+    }
+
+    /// Multiplications of codes.
+    pub fn macs(&self) -> usize {
+        self.case.m * self.case.n * self.case.k
+    }
+
+    /// Bytes of weights.
+    #[allow(dead_code, reason = "for the harnesses that report bandwidth")]
+    pub fn bytes(&self) -> usize {
+        self.w.w.len() + self.w.x.len() + self.w.s.len() + self.w.m.len()
+    }
+}
