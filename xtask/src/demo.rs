@@ -5,6 +5,9 @@ use crate::setup;
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 
+/// The packed default model, from the root of the repository.
+pub const MODEL: &str = "target/models/smollm2.lowbit";
+
 /// The task.
 pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     let (mut serve, mut port) = (true, 8080);
@@ -34,7 +37,7 @@ pub fn model() -> Result<PathBuf> {
         "build the command line",
         &mut cargo(&["build", "--release", "--locked", "--package", "lowbit-cli"]),
     )?;
-    let artifact = crate::root().join("target/models/smollm2.lowbit");
+    let artifact = crate::root().join(MODEL);
     if !artifact.exists() {
         std::fs::create_dir_all(crate::root().join("target/models"))?;
         let mut pack = program(&lowbit(), &["pack", "smollm2", "-o"]);

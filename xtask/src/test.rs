@@ -65,9 +65,14 @@ fn text_checks(report: &mut Report) {
 /// The real model on every ISA of this machine: the same bits.
 fn model_checks(report: &mut Report) {
     report.check("pack the default model", || demo::model().map(drop));
-    report.command("parity on the default model", || {
-        program(&demo::lowbit(), &["parity", "-m", "target/models/smollm2.lowbit", "--json"])
+    let model = crate::root().join(demo::MODEL).to_string_lossy().into_owned();
+    report.command("tests on the default model", || {
+        let mut tests =
+            cargo(&["test", "--workspace", "--exclude", "xtask-wasm", "--locked", "--", "--ignored"]);
+        tests.env("LOWBIT_TEST_MODEL", &model);
+        tests
     });
+    report.command("parity on the default model", || program(&demo::lowbit(), &["parity", "-m", &model]));
 }
 
 fn web_checks(report: &mut Report) {
