@@ -67,6 +67,16 @@ pub trait Weights {
     fn vector(&self, name: &str) -> lowbit_core::Result<Vec<f32>>;
 }
 
+impl Weights for lowbit_core::container::Artifact {
+    fn matrix(&self, name: &str) -> lowbit_core::Result<lowbit_core::PackedMatrix> {
+        self.matrix(name)
+    }
+
+    fn vector(&self, name: &str) -> lowbit_core::Result<Vec<f32>> {
+        self.vector(name)
+    }
+}
+
 fn check(field: &'static str, holds: bool, problem: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::Config { field, problem: problem() }) }
 }

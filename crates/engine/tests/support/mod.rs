@@ -6,6 +6,10 @@ use lowbit_core::backend::RopeStyle;
 use lowbit_core::pack::{Origin, matrix_from_f32};
 use lowbit_core::{Format, PackedMatrix};
 use lowbit_engine::arch::{LlamaConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, Weights};
+use lowbit_engine::model::Parts;
+use lowbit_engine::oracle::Oracle;
+use lowbit_engine::tokenizer::Tokenizer;
+use lowbit_engine::{Codec, LoadOptions, Model};
 use std::collections::HashMap;
 
 /// A model small enough for any test, with every feature: grouped queries, and sizes that are no multiples of a tile.
@@ -90,4 +94,53 @@ impl Random {
     pub fn uniform(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
+}
+
+/// The end-of-answer token of the tiny model.
+pub const EOS: u32 = 256;
+
+/// A `tokenizer.json` of single bytes (GPT-2's alphabet), token `i` being byte `i`, and two special tokens.
+pub fn byte_tokenizer_json() -> String {
+    let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
+    let mut others = 256..;
+    let mut vocab = serde_json::Map::new();
+    for byte in 0..256u32 {
+        let code = if printable(byte) { byte } else { others.next().unwrap() };
+        vocab.insert(char::from_u32(code).unwrap().to_string(), byte.into());
+    }
+    let special = |id: u32, content: &str| {
+        serde_json::json!({
+            "id": id, "content": content, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false
+        })
+    };
+    serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [special(EOS, "<|end|>"), special(257, "<|start|>")],
+        "normalizer": null,
+        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false },
+        "post_processor": null,
+        "decoder": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false },
+        "model": { "type": "BPE", "vocab": vocab, "merges": [] }
+    })
+    .to_string()
+}
+
+/// A template like ChatML.
+pub const TEMPLATE: &str = "{% for message in messages %}<|start|>{{ message.role }}\n{{ message.content }}<|end|>\
+     {% endfor %}{% if add_generation_prompt %}<|start|>assistant\n{% endif %}";
+
+/// The tiny model on the reference backend.
+pub fn tiny_model(context: usize) -> Model<Oracle> {
+    try_tiny_model(context).unwrap()
+}
+
+/// The tiny model with any context.
+pub fn try_tiny_model(context: usize) -> lowbit_engine::Result<Model<Oracle>> {
+    let config = tiny_config();
+    let weights = RandomWeights::new(&config, Format::F32, 1);
+    let tokenizer = Tokenizer::from_json(byte_tokenizer_json().as_bytes()).unwrap();
+    let codec = Codec::new(tokenizer, Some(TEMPLATE), config.tokens.clone())?;
+    let parts = Parts { config, weights: &weights, codec };
+    Model::assemble(parts, Oracle, LoadOptions { context: Some(context) })
 }

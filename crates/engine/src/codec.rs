@@ -1,0 +1,69 @@
+//! Text to tokens and back: the tokenizer, the chat template and the special tokens of a model.
+
+use crate::arch::{self, SpecialTokens};
+use crate::template::{ChatTemplate, Message};
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+use lowbit_core::container::Artifact;
+
+/// What a model needs to read and write text. It needs no device.
+pub struct Codec {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    tokens: SpecialTokens,
+}
+
+impl Codec {
+    /// That of an artifact.
+    ///
+    /// # Errors
+    /// When the configuration, the tokenizer or the template is defective.
+    pub fn load(artifact: &Artifact) -> Result<Self> {
+        let manifest = &artifact.header().manifest;
+        arch::arch(&manifest.architecture)?;
+        let tokens = arch::llama::parse(&manifest.config)?.tokens;
+        let document = manifest.tokenizer.as_deref().ok_or_else(|| Error::Tokenizer {
+            field: "manifest".to_owned(),
+            problem: "the artifact holds no tokenizer; pack the model again".to_owned(),
+        })?;
+        let tokenizer = Tokenizer::from_json(artifact.document(document)?)?;
+        Self::new(tokenizer, manifest.chat_template.as_deref(), tokens)
+    }
+
+    /// From its parts; `template` is Jinja.
+    ///
+    /// # Errors
+    /// When the template does not parse.
+    pub fn new(tokenizer: Tokenizer, template: Option<&str>, tokens: SpecialTokens) -> Result<Self> {
+        let template = template.map(|source| ChatTemplate::new(source, &tokenizer, &tokens)).transpose()?;
+        Ok(Self { tokenizer, template, tokens })
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The tokens of plain text, after the begin-of-text token where the model wants one. Text that looks like a special
+    /// token stays text.
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        let bos = self.tokens.bos.filter(|_| self.tokens.add_bos);
+        bos.into_iter().chain(self.tokenizer.encode(text, false)).collect()
+    }
+
+    /// The tokens of a conversation that asks for the assistant's next message, by the model's chat template.
+    ///
+    /// # Errors
+    /// When the model has no template or the template refuses the messages.
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        let template = self.template.as_ref().ok_or_else(|| Error::Template {
+            problem: "the model has none; give it plain text to continue".to_owned(),
+        })?;
+        Ok(self.tokenizer.encode(&template.render(messages)?, true))
+    }
+
+    /// Whether `id` ends an answer.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.tokens.eos.contains(&id)
+    }
+}

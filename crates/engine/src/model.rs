@@ -1,0 +1,149 @@
+//! A model ready to talk: weights on a device, tokenizer and chat template.
+
+use crate::Message;
+use crate::arch::llama::Observer;
+use crate::arch::{self, Llama, LlamaConfig, Weights};
+use crate::codec::Codec;
+use crate::kv_cache::{KvCache, bytes_per_position};
+use crate::{Error, GenerateOptions, Generation, Result, Session};
+use lowbit_core::backend::Backend;
+use lowbit_core::container::Artifact;
+use std::ops::Range;
+
+/// How a model is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Positions of a session; `None`: what the model was trained for, but at most [`DEFAULT_CONTEXT`] and
+    /// [`DEFAULT_KV_BYTES`].
+    pub context: Option<usize>,
+}
+
+/// The longest context that is not asked for.
+pub const DEFAULT_CONTEXT: usize = 2048;
+/// The largest KV cache that is not asked for, in bytes.
+pub const DEFAULT_KV_BYTES: u64 = 512 << 20;
+/// The largest KV cache that can be asked for, in bytes.
+const MAX_KV_BYTES: u64 = if cfg!(target_pointer_width = "32") { 2 << 30 } else { 1 << 40 };
+
+/// What a model consists of.
+pub struct Parts<'a, W> {
+    /// The hyper-parameters.
+    pub config: LlamaConfig,
+    /// The tensors.
+    pub weights: &'a W,
+    /// Tokenizer, chat template and special tokens.
+    pub codec: Codec,
+}
+
+/// A model on a device.
+pub struct Model<B: Backend> {
+    backend: B,
+    llama: Llama<B>,
+    codec: Codec,
+    context: usize,
+}
+
+impl<B: Backend> Model<B> {
+    /// Moves the weights of an artifact to the device.
+    ///
+    /// # Errors
+    /// When the manifest, a tensor, the tokenizer or the template is defective, or the context does not fit the model.
+    pub fn load(artifact: &Artifact, backend: B, options: LoadOptions) -> Result<Self> {
+        let manifest = &artifact.header().manifest;
+        arch::arch(&manifest.architecture)?;
+        let config = arch::llama::parse(&manifest.config)?;
+        let parts = Parts { codec: Codec::load(artifact)?, weights: artifact, config };
+        Self::assemble(parts, backend, options)
+    }
+
+    /// A model from its parts; errors as in [`Model::load`].
+    pub fn assemble<W: Weights>(parts: Parts<'_, W>, backend: B, options: LoadOptions) -> Result<Self> {
+        let Parts { config, weights, codec } = parts;
+        config.validate()?;
+        let tokens = codec.tokenizer().vocab_size();
+        if tokens > config.vocab_size {
+            return Err(Error::Config {
+                field: "vocab_size",
+                problem: format!(
+                    "is {}, but the tokenizer has {tokens} tokens; pack the model again",
+                    config.vocab_size
+                ),
+            });
+        }
+        let context = choose_context(&config, options.context)?;
+        let llama = Llama::load(config, weights, &backend, context)?;
+        Ok(Self { backend, llama, codec, context })
+    }
+
+    /// The hyper-parameters.
+    pub fn config(&self) -> &LlamaConfig {
+        self.llama.config()
+    }
+
+    /// Tokenizer, chat template and special tokens.
+    pub fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
+    /// The device.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Positions of a session.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// An empty session with room for [`Model::context`] positions.
+    pub fn session(&self) -> Result<Session<B>> {
+        let config = self.config();
+        let cache = KvCache::new(&self.backend, config.n_layers, config.attention(), self.context)?;
+        Ok(Session::new(cache))
+    }
+
+    /// Begins an answer to `messages`; see [`Generation::new`].
+    pub fn chat(
+        &self,
+        session: &mut Session<B>,
+        messages: &[Message],
+        options: GenerateOptions,
+    ) -> Result<Generation> {
+        Generation::new(self, session, self.codec.encode_chat(messages)?, options)
+    }
+
+    /// Runs `ids` after the tokens of `session` and adds them to it. `logits` receives the logits of the tokens `wanted`
+    /// (an index range into `ids`), `[wanted.len()][vocab_size]`; `observer` sees every layer's result.
+    ///
+    /// When this fails the session is as it was before.
+    pub fn run(
+        &mut self,
+        session: &mut Session<B>,
+        ids: &[u32],
+        wanted: Range<usize>,
+        logits: &mut Vec<f32>,
+        observer: Option<Observer<'_>>,
+    ) -> Result<()> {
+        let pos = session.tokens.len();
+        self.llama.forward(&mut self.backend, &mut session.cache, ids, pos, wanted, logits, observer)?;
+        session.tokens.extend_from_slice(ids);
+        Ok(())
+    }
+}
+
+fn choose_context(config: &LlamaConfig, wanted: Option<usize>) -> Result<usize> {
+    let error = |problem| Err(Error::Config { field: "context", problem });
+    let per_position = bytes_per_position(config.n_layers, config.attention());
+    let most = |bytes: u64| usize::try_from(bytes / per_position).unwrap_or(usize::MAX);
+    match wanted {
+        None => Ok(config.context_length.min(DEFAULT_CONTEXT).min(most(DEFAULT_KV_BYTES)).max(1)),
+        Some(0) => error("is 0, expected at least 1".to_owned()),
+        Some(n) if n > config.context_length => {
+            error(format!("is {n}, but the model was trained for {}", config.context_length))
+        }
+        Some(n) if n > most(MAX_KV_BYTES) => {
+            error(format!("is {n}, which takes more than {MAX_KV_BYTES} bytes of memory"))
+        }
+        Some(n) => Ok(n),
+    }
+}
