@@ -3,6 +3,13 @@
 //! The ops are as coarse as a device wants to fuse them: five a transformer layer. Activations are row-major
 //! `[rows][width]` f32, one row a token.
 
+mod cpu;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use cpu::{CpuBackend, Tensor};
+
 use crate::{PackedMatrix, Result};
 
 /// The non-linearity of a gated feed-forward network.
@@ -49,13 +56,20 @@ pub struct AttentionShape {
 }
 
 /// Normalisation that precedes a matrix product: `x / rms(x) * weight`.
-#[derive(Clone, Copy)]
 pub struct Norm<'a, V> {
     /// `[width]`
     pub weight: &'a V,
     /// Added to the mean square.
     pub eps: f32,
 }
+
+impl<V> Clone for Norm<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V> Copy for Norm<'_, V> {}
 
 /// A device that runs the ops. One call at a time; every op may use all threads of the device.
 pub trait Backend {

@@ -1,0 +1,365 @@
+//! The CPU: all threads of a team, the instructions of one ISA.
+//!
+//! An op is one job of the team, or two with many rows; what is small is done by the caller before or after a job.
+//! Threads take tiles, rows and heads in turn. Nothing depends on who takes what.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use super::rows::{self, RowQueue};
+use super::{AttentionShape, Backend, Gate, Norm, RopeTable};
+use crate::activation::{Activations, QuantizedRows};
+use crate::kernels::attention::{self, Attention, Kv};
+use crate::kernels::matmul::{Output, Rows, Write, gated_tiles, matmul_tiles, takes_quantized};
+use crate::parallel::{Parts, Team};
+use crate::simd::Isa;
+use crate::{Error, PackedMatrix, Result};
+
+/// The CPU backend.
+pub struct CpuBackend {
+    isa: Isa,
+    activations: Activations,
+    team: Team,
+    /// Normalised rows.
+    normed: Vec<f32>,
+    quantized: QuantizedRows,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    /// Results of parts of attention.
+    states: Vec<f32>,
+    /// One a thread.
+    scratch: Vec<Mutex<attention::Scratch>>,
+}
+
+/// Activations `[rows][width]`.
+#[derive(Clone, Debug, Default)]
+pub struct Tensor {
+    width: usize,
+    data: Vec<f32>,
+}
+
+impl Tensor {
+    fn rows(&self) -> usize {
+        self.data.len() / self.width.max(1)
+    }
+
+    /// Gives it a shape; what it holds is not defined.
+    fn resize(&mut self, rows: usize, width: usize) -> &mut [f32] {
+        self.width = width;
+        self.data.resize(rows * width, 0.0);
+        &mut self.data
+    }
+}
+
+impl CpuBackend {
+    /// The backend on at most `threads` threads.
+    ///
+    /// # Errors
+    /// [`Error::Isa`] when this machine or module lacks `isa`.
+    pub fn new(isa: Isa, threads: usize, activations: Activations) -> Result<Self> {
+        if !isa.is_available() {
+            return Err(Error::Isa(format!("ISA {isa} is not available here; use {}", Isa::best())));
+        }
+        let team = Team::new(threads);
+        Ok(Self {
+            isa,
+            activations,
+            scratch: (0..team.threads()).map(|_| Mutex::default()).collect(),
+            team,
+            normed: Vec::new(),
+            quantized: QuantizedRows::new(activations),
+            keys: Vec::new(),
+            values: Vec::new(),
+            states: Vec::new(),
+        })
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Threads that run the ops.
+    pub fn threads(&self) -> usize {
+        self.team.threads()
+    }
+
+    /// The precision of activations.
+    pub fn activations(&self) -> Activations {
+        self.activations
+    }
+
+    /// Prepares rows of `width` for products with `matrices`: normalises and quantises them as needed.
+    fn prepare<const N: usize>(
+        &mut self,
+        x: &[f32],
+        width: usize,
+        norm: Option<Norm<'_, Vec<f32>>>,
+        matrices: [&PackedMatrix; N],
+    ) -> Result<()> {
+        for matrix in matrices {
+            if matrix.k != width {
+                return shape("rows", format!("{width} values for a matrix of {} inputs", matrix.k));
+            }
+        }
+        if let Some(norm) = norm
+            && norm.weight.len() != width
+        {
+            return shape("norm", format!("{} weights for rows of {width}", norm.weight.len()));
+        }
+        let codes = matrices.iter().any(|matrix| takes_quantized(matrix.format));
+        if norm.is_some() {
+            self.normed.resize(x.len(), 0.0);
+        }
+        let normed = if norm.is_some() { &mut self.normed[..x.len()] } else { &mut [] };
+        let quantized = codes.then(|| self.quantized.resize(x.len() / width.max(1), width));
+        let queue = RowQueue::new(x, width, norm, normed, quantized);
+        rows::prepare(&self.team, self.isa, queue)
+    }
+}
+
+/// The prepared rows, in the form that a matrix reads.
+#[derive(Clone, Copy)]
+struct Prepared<'a> {
+    quantized: &'a QuantizedRows,
+    floats: &'a [f32],
+}
+
+impl<'a> Prepared<'a> {
+    fn for_matrix(self, matrix: &PackedMatrix) -> Rows<'a> {
+        if takes_quantized(matrix.format) {
+            Rows::Quantized(self.quantized)
+        } else {
+            Rows::Float(self.floats)
+        }
+    }
+}
+
+/// Tiles that a thread takes at once: few, so that all end together, but not for ever one with few rows, where a tile
+/// takes less than a microsecond.
+fn tiles_at_once(team: &Team, output: &Output<'_>) -> usize {
+    match team.threads() {
+        1 => output.tiles(),
+        threads => (output.tiles() / (threads * 8)).clamp(1, 32),
+    }
+}
+
+/// Computes all tiles of the outputs.
+fn multiply<const N: usize>(
+    team: &Team,
+    isa: Isa,
+    x: Prepared<'_>,
+    products: [(&PackedMatrix, Write, Output<'_>); N],
+) -> Result<()> {
+    let failure = Failure::default();
+    team.run(&|_| {
+        for (matrix, write, output) in &products {
+            while let Some(tiles) = output.claim(tiles_at_once(team, output)) {
+                failure.note(matmul_tiles(isa, x.for_matrix(matrix), matrix, *write, tiles));
+            }
+        }
+    });
+    failure.result()
+}
+
+impl Backend for CpuBackend {
+    type Matrix = PackedMatrix;
+    type Vector = Vec<f32>;
+    type Rope = RopeTable;
+    type Tensor = Tensor;
+    type Kv = Kv;
+
+    fn matrix(&self, matrix: PackedMatrix) -> Result<PackedMatrix> {
+        Ok(matrix)
+    }
+
+    fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
+        Ok(values)
+    }
+
+    fn rope(&self, table: RopeTable) -> Result<RopeTable> {
+        table.check()?;
+        Ok(table)
+    }
+
+    fn tensor(&self) -> Tensor {
+        Tensor::default()
+    }
+
+    fn kv(&self, shape: AttentionShape, capacity: usize) -> Result<Kv> {
+        Kv::new(shape, capacity)
+    }
+
+    fn embed(&mut self, table: &PackedMatrix, ids: &[u32], x: &mut Tensor) -> Result<()> {
+        let width = table.k;
+        if let Some(id) = ids.iter().find(|id| **id as usize >= table.n) {
+            return shape("embedding", format!("row {id} of {}", table.n));
+        }
+        let out = x.resize(ids.len(), width);
+        // One row is cheaper than a job.
+        let rows = Parts::new(out, width);
+        let embed_rows = || {
+            while let Some((row, out)) = rows.take() {
+                table.dequantize_row(ids[row] as usize, out);
+            }
+        };
+        if ids.len() == 1 {
+            embed_rows()
+        } else {
+            self.team.run(&|_| embed_rows())
+        }
+        Ok(())
+    }
+
+    fn attention_input(
+        &mut self,
+        x: &Tensor,
+        norm: Norm<'_, Vec<f32>>,
+        qkv: [&PackedMatrix; 3],
+        rope: &RopeTable,
+        pos: usize,
+        kv: &mut Kv,
+        queries: &mut Tensor,
+    ) -> Result<()> {
+        let rows = x.rows();
+        let AttentionShape { n_heads, n_kv_heads, head_dim } = kv.shape();
+        let (width, kv_width) = (n_heads * head_dim, n_kv_heads * head_dim);
+        if qkv.map(|matrix| matrix.n) != [width, kv_width, kv_width] || rope.head_dim != head_dim {
+            return shape(
+                "attention",
+                format!("matrices of {:?} for heads {:?}", qkv.map(|m| m.n), kv.shape()),
+            );
+        }
+        if pos.checked_add(rows).is_none_or(|end| end > rope.positions()) {
+            return shape("rope", format!("{rows} rows at {pos} for a table of {}", rope.positions()));
+        }
+        self.prepare(&x.data, x.width, Some(norm), qkv)?;
+        let Self { team, isa, normed, quantized, keys, values, .. } = self;
+        let (team, isa) = (&*team, *isa);
+        let queries = queries.resize(rows, width);
+        keys.resize(rows * kv_width, 0.0);
+        values.resize(rows * kv_width, 0.0);
+        let [q, k, v] = qkv;
+        let products = [
+            (q, Write::Store, Output::new(queries, rows, width)?),
+            (k, Write::Store, Output::new(keys, rows, kv_width)?),
+            (v, Write::Store, Output::new(values, rows, kv_width)?),
+        ];
+        multiply(team, isa, Prepared { quantized, floats: &normed[..x.data.len()] }, products)?;
+        rows::rotate_and_append(team, isa, rope, pos, queries, keys, values, kv)
+    }
+
+    fn attention(&mut self, queries: &Tensor, kv: &Kv, pos: usize, out: &mut Tensor) -> Result<()> {
+        let Self { team, isa, states, scratch, .. } = self;
+        let (isa, scratch) = (*isa, &*scratch);
+        let attention = Attention::new(&queries.data, kv, pos)?;
+        let out = out.resize(queries.rows(), queries.width);
+        if team.threads() > 1
+            && let Some(parts) = attention.parts()
+        {
+            states.resize(parts.count() * parts.state_len(), 0.0);
+            let slices = Parts::new(states, parts.state_len());
+            team.run(&|thread| {
+                let mut scratch = lock(&scratch[thread]);
+                while let Some((index, state)) = slices.take() {
+                    parts.compute(isa, &mut scratch, index, state);
+                }
+            });
+            return parts.merge(isa, &mut lock(&scratch[0]), states, out);
+        }
+        let cells = attention.cells(out)?;
+        team.run(&|thread| {
+            let mut scratch = lock(&scratch[thread]);
+            while let Some(cell) = cells.take() {
+                cell.compute(isa, &mut scratch);
+            }
+        });
+        Ok(())
+    }
+
+    fn linear_add(&mut self, y: &Tensor, matrix: &PackedMatrix, x: &mut Tensor) -> Result<()> {
+        if x.rows() != y.rows() || x.width != matrix.n {
+            let problem = format!("{} x {} plus {} x {}", x.rows(), x.width, y.rows(), matrix.n);
+            return shape("linear", problem);
+        }
+        self.prepare(&y.data, y.width, None, [matrix])?;
+        let output = Output::new(&mut x.data, y.rows(), matrix.n)?;
+        let prepared = Prepared { quantized: &self.quantized, floats: &y.data };
+        multiply(&self.team, self.isa, prepared, [(matrix, Write::Add, output)])
+    }
+
+    fn gated(
+        &mut self,
+        x: &Tensor,
+        norm: Norm<'_, Vec<f32>>,
+        act: Gate,
+        gate_up: [&PackedMatrix; 2],
+        out: &mut Tensor,
+    ) -> Result<()> {
+        let [gate, up] = gate_up;
+        if gate.n != up.n {
+            return shape("gated", format!("{} gates for {} values", gate.n, up.n));
+        }
+        self.prepare(&x.data, x.width, Some(norm), gate_up)?;
+        let rows = x.rows();
+        let output = Output::new(out.resize(rows, gate.n), rows, gate.n)?;
+        let prepared = Prepared { quantized: &self.quantized, floats: &self.normed[..x.data.len()] };
+        let (failure, isa) = (Failure::default(), self.isa);
+        self.team.run(&|_| {
+            let (gate, up) = ((prepared.for_matrix(gate), gate), (prepared.for_matrix(up), up));
+            while let Some(tiles) = output.claim(tiles_at_once(&self.team, &output)) {
+                failure.note(gated_tiles(isa, gate, up, act, tiles));
+            }
+        });
+        failure.result()
+    }
+
+    fn logits(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        norm: Norm<'_, Vec<f32>>,
+        output: &PackedMatrix,
+        logits: &mut Vec<f32>,
+    ) -> Result<()> {
+        if rows.start > rows.end || rows.end > x.rows() {
+            return shape("logits", format!("rows {rows:?} of {}", x.rows()));
+        }
+        let wanted = &x.data[rows.start * x.width..rows.end * x.width];
+        self.prepare(wanted, x.width, Some(norm), [output])?;
+        logits.resize(rows.len() * output.n, 0.0);
+        let out = Output::new(logits, rows.len(), output.n)?;
+        let prepared = Prepared { quantized: &self.quantized, floats: &self.normed[..wanted.len()] };
+        multiply(&self.team, self.isa, prepared, [(output, Write::Store, out)])
+    }
+
+    fn read(&self, x: &Tensor) -> Vec<f32> {
+        x.data.clone()
+    }
+}
+
+fn shape<T>(what: &str, problem: String) -> Result<T> {
+    Err(Error::Shape { what: what.into(), problem })
+}
+
+/// The first error of the threads of a job.
+#[derive(Default)]
+pub(super) struct Failure(Mutex<Option<Error>>);
+
+impl Failure {
+    /// Keeps the error, if it is the first.
+    pub(super) fn note(&self, result: Result<()>) {
+        if let Err(error) = result {
+            lock(&self.0).get_or_insert(error);
+        }
+    }
+
+    pub(super) fn result(self) -> Result<()> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+}
+
+/// Locks; a panic leaves nothing behind that the next op relies on.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,196 @@
+//! The CPU's work on rows, between the products.
+
+use std::sync::Mutex;
+
+use super::cpu::{Failure, lock};
+use super::{Norm, RopeTable};
+use crate::Result;
+use crate::activation::RowsMut;
+use crate::kernels::attention::{Kv, KvHead};
+use crate::kernels::norm::rms_norm;
+use crate::kernels::rope::rope;
+use crate::parallel::{Parts, Team};
+use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
+
+/// Rows that a thread takes at once.
+const ROWS_AT_ONCE: usize = 8;
+/// Values below which a job costs more than it saves.
+const ALONE: usize = 4096;
+
+/// Rows to be normalised, quantised, or both.
+pub(super) struct RowQueue<'a> {
+    width: usize,
+    norm: Option<Norm<'a, Vec<f32>>>,
+    rest: Part<'a>,
+}
+
+/// Some of them.
+struct Part<'a> {
+    x: &'a [f32],
+    /// As `x`, when rows are normalised, else empty.
+    normed: &'a mut [f32],
+    quantized: Option<RowsMut<'a>>,
+}
+
+impl<'a> RowQueue<'a> {
+    pub(super) fn new(
+        x: &'a [f32],
+        width: usize,
+        norm: Option<Norm<'a, Vec<f32>>>,
+        normed: &'a mut [f32],
+        quantized: Option<RowsMut<'a>>,
+    ) -> Self {
+        Self { width, norm, rest: Part { x, normed, quantized } }
+    }
+
+    /// The next rows.
+    fn take(&mut self, rows: usize) -> Option<Part<'a>> {
+        let count = rows.min(self.rest.x.len() / self.width.max(1));
+        if count == 0 {
+            return None;
+        }
+        let (x, x_rest) = self.rest.x.split_at(count * self.width);
+        let normed = std::mem::take(&mut self.rest.normed);
+        let (normed, normed_rest) = normed.split_at_mut(normed.len().min(count * self.width));
+        let (quantized, quantized_rest) = match self.rest.quantized.take() {
+            Some(quantized) => {
+                let (first, rest) = quantized.split_at(count);
+                (Some(first), Some(rest))
+            }
+            None => (None, None),
+        };
+        self.rest = Part { x: x_rest, normed: normed_rest, quantized: quantized_rest };
+        Some(Part { x, normed, quantized })
+    }
+}
+
+/// Normalises and quantises all rows.
+pub(super) fn prepare(team: &Team, isa: Isa, mut queue: RowQueue<'_>) -> Result<()> {
+    let (width, norm) = (queue.width, queue.norm);
+    if norm.is_none() && queue.rest.quantized.is_none() {
+        return Ok(());
+    }
+    if queue.rest.x.len() <= ALONE {
+        return match queue.take(usize::MAX) {
+            Some(part) => dispatch(isa, Prepare { width, norm, part }),
+            None => Ok(()),
+        };
+    }
+    let (queue, failure) = (Mutex::new(queue), Failure::default());
+    team.run(&|_| {
+        loop {
+            // The lock is for taking rows only.
+            let part = lock(&queue).take(ROWS_AT_ONCE);
+            let Some(part) = part else { return };
+            failure.note(dispatch(isa, Prepare { width, norm, part }));
+        }
+    });
+    failure.result()
+}
+
+struct Prepare<'a> {
+    width: usize,
+    norm: Option<Norm<'a, Vec<f32>>>,
+    part: Part<'a>,
+}
+
+impl Kernel for Prepare<'_> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn run<S: Simd + Dot>(self, s: S) -> Result<()> {
+        let Self { width, norm, part: Part { x, normed, quantized } } = self;
+        let Some(norm) = norm else { return quantized.map_or(Ok(()), |rows| rows.quantize(s, x)) };
+        for (x, out) in x.chunks_exact(width).zip(normed.chunks_exact_mut(width)) {
+            rms_norm(s, x, norm.weight, norm.eps, out);
+        }
+        quantized.map_or(Ok(()), |rows| rows.quantize(s, normed))
+    }
+}
+
+/// Rotates the queries and keys of positions `pos..`, and appends keys and values to the cache.
+#[expect(clippy::too_many_arguments, reason = "the operands of one op")]
+pub(super) fn rotate_and_append(
+    team: &Team,
+    isa: Isa,
+    table: &RopeTable,
+    pos: usize,
+    queries: &mut [f32],
+    keys: &mut [f32],
+    values: &[f32],
+    kv: &mut Kv,
+) -> Result<()> {
+    let shape = kv.shape();
+    let width = shape.n_heads * shape.head_dim;
+    let rows = queries.len() / width;
+    let writer = kv.writer();
+    writer.check(pos..pos + rows, keys, values)?;
+    let alone = queries.len() <= ALONE;
+    let queries = Parts::new(queries, ROWS_AT_ONCE * width);
+    let kv_width = shape.n_kv_heads * shape.head_dim;
+    let keys = &*keys;
+    let work = |_| {
+        while let Some(head) = writer.take() {
+            dispatch(isa, Append { table, pos, head, width: kv_width, keys, values });
+        }
+        while let Some((part, rows)) = queries.take() {
+            dispatch(isa, Rotate { table, pos: pos + part * ROWS_AT_ONCE, width, rows });
+        }
+    };
+    if alone {
+        work(0)
+    } else {
+        team.run(&work)
+    }
+    Ok(())
+}
+
+struct Rotate<'a> {
+    table: &'a RopeTable,
+    pos: usize,
+    width: usize,
+    rows: &'a mut [f32],
+}
+
+impl Kernel for Rotate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd + Dot>(self, _: S) {
+        for (row, heads) in self.rows.chunks_exact_mut(self.width).enumerate() {
+            rope(self.table, self.pos + row, heads);
+        }
+    }
+}
+
+/// Rotates the keys of one head and writes them, and its values, to the cache.
+struct Append<'a> {
+    table: &'a RopeTable,
+    pos: usize,
+    head: KvHead<'a>,
+    width: usize,
+    keys: &'a [f32],
+    values: &'a [f32],
+}
+
+impl Kernel for Append<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd + Dot>(self, s: S) {
+        let Self { table, pos, mut head, width, keys, values } = self;
+        let columns = head.index * table.head_dim..(head.index + 1) * table.head_dim;
+        let (mut small, mut large) = ([0.0; 256], Vec::new());
+        let key = if let Some(key) = small.get_mut(..table.head_dim) {
+            key
+        } else {
+            large.resize(table.head_dim, 0.0);
+            &mut large
+        };
+        for (row, (keys, values)) in keys.chunks_exact(width).zip(values.chunks_exact(width)).enumerate() {
+            key.copy_from_slice(&keys[columns.clone()]);
+            rope(table, pos + row, key);
+            head.write(s, pos + row, key, &values[columns.clone()]);
+        }
+    }
+}
