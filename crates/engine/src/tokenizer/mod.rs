@@ -318,3 +318,6 @@ fn finders(tokens: Vec<AddedToken>, normalizers: &[Normalizer]) -> [Finder; 2] {
     }
     [Finder::new(given), Finder::new(normalized)]
 }
+
+#[cfg(test)]
+mod tests;
