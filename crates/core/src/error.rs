@@ -73,19 +73,24 @@ pub enum Error {
 }
 
 impl Error {
-    /// [`Error::Malformed`] of a file's field or tensor.
+    /// [`Error::Malformed`] of a file's field or tensor. Texts that a damaged file has made long are cut.
     pub fn malformed(file: &str, field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self::Malformed { file: file.to_owned(), field: field.into(), problem: problem.into() }
+        Self::Malformed { file: file.to_owned(), field: cut(field.into()), problem: cut(problem.into()) }
     }
 
-    /// [`Error::Unsupported`]: a sound file with something that this library cannot use.
+    /// [`Error::Unsupported`]: a sound file with something that this library cannot use. Long texts are cut.
     pub fn unsupported(
         file: &str,
         field: impl Into<String>,
         what: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Self::Unsupported { file: file.to_owned(), field: field.into(), what: what.into(), hint: hint.into() }
+        Self::Unsupported {
+            file: file.to_owned(),
+            field: cut(field.into()),
+            what: cut(what.into()),
+            hint: cut(hint.into()),
+        }
     }
 
     /// A short stable identifier of the cause.
@@ -100,4 +105,14 @@ impl Error {
             Self::Isa(_) => "isa-unavailable",
         }
     }
+}
+
+/// At most some hundred bytes of `text`.
+fn cut(mut text: String) -> String {
+    const MOST: usize = 400;
+    if text.len() > MOST {
+        text.truncate(text.floor_char_boundary(MOST));
+        text.push_str("...");
+    }
+    text
 }

@@ -8,11 +8,13 @@
 mod blocks;
 mod gguf;
 mod model;
+mod mutate;
 mod rng;
 mod tokenizer;
 
 pub use blocks::{encode, type_id};
 pub use gguf::{GgufBuilder, Meta};
 pub use model::TinyModel;
+pub use mutate::mutate;
 pub use rng::Rng;
 pub use tokenizer::Vocabulary;

@@ -1,0 +1,145 @@
+//! Damaged headers lead to errors or to models, never to panics or to memory that the file does not bear out.
+//!
+//! One test in a binary of its own: it measures the memory of the whole process.
+
+use lowbit_core::buffer::AlignedBytes;
+use lowbit_core::container::{Artifact, parse_header};
+use lowbit_core::import::{Parsed, safetensors};
+use lowbit_engine::Result;
+use lowbit_engine::arch;
+use lowbit_engine::convert::{HuggingFace, InMemory, Options, Plan, Shard, gguf, hugging_face};
+use lowbit_testing::{Rng, TinyModel, mutate};
+use peak_alloc::PeakAlloc;
+use std::sync::Arc;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+const MUTATIONS: u64 = 4000;
+
+/// A parsed header is larger than the bytes it was made from (a token of 8 bytes is a string of 32), a packed model may
+/// be held together with its source; nothing needs more than this.
+const BYTES_PER_BYTE: usize = 48;
+const BYTES_AT_LEAST: usize = 1 << 20;
+
+fn tiny() -> TinyModel {
+    TinyModel { n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 1, ffn_dim: 32, ..TinyModel::default() }
+}
+
+/// Runs a plan on one file and loads what comes out.
+fn convert(plan: Plan, files: &[Vec<u8>]) -> Result<()> {
+    let mut conversion = InMemory::new(plan)?;
+    while let Some((file, range)) = conversion.next_range() {
+        let bytes = files[file].get(range.start as usize..range.end as usize).unwrap_or_default();
+        conversion.push(bytes)?;
+    }
+    load(&conversion.finish(None)?.1)
+}
+
+/// Reads everything in an artifact.
+fn load(artifact: &Artifact) -> Result<()> {
+    let manifest = &artifact.header().manifest;
+    arch::arch(&manifest.architecture)?;
+    let config = arch::llama::parse(&manifest.config)?;
+    for spec in config.tensors() {
+        match spec.kind {
+            arch::TensorKind::Matrix { .. } => drop(artifact.matrix(&spec.name)?),
+            arch::TensorKind::Vector { .. } => drop(artifact.vector(&spec.name)?),
+        }
+    }
+    if let Some(name) = &manifest.tokenizer {
+        lowbit_engine::tokenizer::Tokenizer::from_json(artifact.document(name)?)?;
+    }
+    artifact.verify()?;
+    Ok(())
+}
+
+fn load_gguf(bytes: Vec<u8>) -> Result<()> {
+    let len = bytes.len() as u64;
+    // A page that does not know the length must not be led astray either.
+    let unknown = gguf("m.gguf", &bytes, None, &Options::default());
+    if let Ok(Parsed::NeedMore { at_least }) = unknown {
+        assert!(at_least > len && at_least <= 256 << 20, "{at_least}");
+    }
+    let plan = gguf("m.gguf", &bytes, Some(len), &Options::default())?.complete("m.gguf")?;
+    convert(plan, &[bytes])
+}
+
+fn load_artifact(bytes: Vec<u8>) -> Result<()> {
+    let header = parse_header("m.lowbit", &bytes, Some(bytes.len() as u64))?.complete("m.lowbit")?;
+    let data = AlignedBytes::copy_of(&bytes[header.data_start..]);
+    load(&Artifact::new(header, Arc::new(data))?)
+}
+
+fn load_folder(parts: &HuggingFace, bytes: Vec<u8>) -> Result<()> {
+    let name = "model.safetensors".to_owned();
+    let header = safetensors::parse(&name, &bytes, Some(bytes.len() as u64))?.complete(&name)?;
+    let parts = HuggingFace { shards: vec![Shard { name, header }], ..parts.clone() };
+    convert(hugging_face(&parts, &Options::default())?, &[bytes])
+}
+
+/// Damages the first `header_len` bytes of a file again and again. Returns how many files were refused.
+fn bombard(name: &str, bytes: &[u8], header_len: usize, load: impl Fn(Vec<u8>) -> Result<()>) -> u64 {
+    load(bytes.to_vec()).unwrap();
+    let mut refused = 0;
+    for seed in 0..MUTATIONS {
+        let damaged = mutate(&mut Rng::new(seed), bytes, header_len);
+        let len = damaged.len();
+        let before = MEMORY.current_usage();
+        MEMORY.reset_peak_usage();
+        if let Err(error) = load(damaged) {
+            refused += 1;
+            assert!(
+                error.to_string().len() < 4096,
+                "{name}, seed {seed}: a message of {} bytes",
+                error.to_string().len()
+            );
+        }
+        let used = MEMORY.peak_usage().saturating_sub(before);
+        assert!(
+            used < BYTES_AT_LEAST + BYTES_PER_BYTE * len,
+            "{name}, seed {seed}: {used} bytes for a file of {len}"
+        );
+    }
+    refused
+}
+
+#[test]
+fn damaged_headers_are_refused_without_harm() {
+    let model = tiny().gguf();
+    let header = tiny().builder().header().len();
+    let refused = bombard("gguf", &model, header, load_gguf);
+    assert!(refused > MUTATIONS / 2, "{refused}");
+
+    let plan = gguf("m.gguf", &model, None, &Options::default()).unwrap().complete("m.gguf").unwrap();
+    let mut conversion = InMemory::new(plan).unwrap();
+    while let Some((_, range)) = conversion.next_range() {
+        conversion.push(&model[range.start as usize..range.end as usize]).unwrap();
+    }
+    let (header, artifact) = conversion.finish(None).unwrap();
+    let file = [&header, artifact.data().as_slice()].concat();
+    let refused = bombard("artifact", &file, header.len(), load_artifact);
+    assert!(refused > MUTATIONS / 2, "{refused}");
+
+    let folder = std::env::temp_dir().join(format!("lowbit-mutations-{}", std::process::id()));
+    let floats = TinyModel { matrix_type: "F16", embedding_type: "F16", ..tiny() };
+    floats.write_hugging_face(&folder, 1).unwrap();
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    let parts = HuggingFace {
+        folder: "m".into(),
+        config: Some(read("config.json")),
+        tokenizer: Some(read("tokenizer.json")),
+        ..HuggingFace::default()
+    };
+    let weights = read("model.safetensors");
+    let config = parts.config.clone().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let header = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize + 8;
+    let refused = bombard("safetensors", &weights, header, |bytes| load_folder(&parts, bytes));
+    assert!(refused > MUTATIONS / 2, "{refused}");
+
+    let refused = bombard("config.json", &config, config.len(), |config| {
+        load_folder(&HuggingFace { config: Some(config), ..parts.clone() }, weights.clone())
+    });
+    assert!(refused > MUTATIONS / 2, "{refused}");
+}
