@@ -34,7 +34,8 @@ impl ChatTemplate {
     pub fn new(source: &str, tokenizer: &Tokenizer, tokens: &SpecialTokens) -> Result<Self> {
         let mut environment = Environment::new();
         environment.add_template_owned("chat", source.to_owned()).map_err(error)?;
-        let spelling = |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default().to_owned();
+        let spelling =
+            |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default().to_owned();
         Ok(Self {
             environment,
             bos_token: spelling(tokens.bos),

@@ -11,6 +11,7 @@ use super::{F16_MAX, Isa, LANES, Simd};
 #[derive(Clone, Copy, Debug)]
 pub struct Wasm(());
 
+#[expect(clippy::new_without_default, reason = "a token is made where the ISA is known to be there")]
 impl Wasm {
     /// The token: a module built with simd128 runs only where the engine has it.
     #[inline(always)]
@@ -25,6 +26,7 @@ impl Wasm {
 pub struct WasmRelaxed(());
 
 #[cfg(target_feature = "relaxed-simd")]
+#[expect(clippy::new_without_default, reason = "a token is made where the ISA is known to be there")]
 impl WasmRelaxed {
     /// The token: a module built with relaxed-simd runs only where the engine has it.
     #[inline(always)]

@@ -56,7 +56,8 @@ impl<'a> Attention<'a> {
     pub fn new(queries: &'a [f32], kv: &'a Kv, pos: usize) -> Result<Self> {
         let width = kv.shape().n_heads * kv.shape().head_dim;
         let rows = queries.len() / width;
-        if queries.len() % width != 0 || pos.checked_add(rows).is_none_or(|end| end > kv.capacity()) {
+        if !queries.len().is_multiple_of(width) || pos.checked_add(rows).is_none_or(|end| end > kv.capacity())
+        {
             let (len, capacity) = (queries.len(), kv.capacity());
             let problem = format!("{len} values at {pos} for rows of {width} and {capacity} positions");
             return Err(Error::Shape { what: "queries".into(), problem });
