@@ -14,8 +14,6 @@ use crate::simd::WasmRelaxed;
 
 /// Sums of rows and planes of 4 columns in 16-bit lanes, two neighbouring lanes a column.
 type Sums<const P: usize, const R: usize> = [[v128; P]; R];
-/// Sums of rows and planes of 16 columns.
-type Wide<const P: usize, const R: usize> = [[[v128; 4]; P]; R];
 
 /// Word `word` of a plane, in all lanes.
 #[inline(always)]
@@ -41,9 +39,11 @@ fn zero() -> v128 {
     i32x4_splat(0)
 }
 
+/// The low and the high nibbles. (A shift of bytes would be three instructions on x86.)
 #[inline(always)]
 fn nibbles(words: v128) -> [v128; 2] {
-    [v128_and(words, u8x16_splat(15)), u8x16_shr(words, 4)]
+    let mask = u8x16_splat(15);
+    [v128_and(words, mask), v128_and(u16x8_shr(words, 4), mask)]
 }
 
 /// Bit `j` of every byte, moved to bit 4 and joined to `codes`.
@@ -51,6 +51,98 @@ fn nibbles(words: v128) -> [v128; 2] {
 fn with_bit(codes: v128, high: v128, j: u32) -> v128 {
     let moved = if j <= 4 { i32x4_shl(high, 4 - j) } else { u32x4_shr(high, j - 4) };
     v128_or(codes, v128_and(moved, u8x16_splat(16)))
+}
+
+/// 32-bit sums of rows and planes from those of 16 bits.
+#[inline(always)]
+fn widen<const P: usize, const R: usize>(mut sums: Sums<P, R>) -> Sums<P, R> {
+    for r in 0..R {
+        for p in 0..P {
+            sums[r][p] = i32x4_extadd_pairwise_i16x8(sums[r][p]);
+        }
+    }
+    sums
+}
+
+/// Joins the 32-bit sums of the four quarters of a tile.
+#[inline(always)]
+fn join<const P: usize, const R: usize>(
+    s: WasmRelaxed,
+    quarters: [Sums<P, R>; 4],
+    x: [&Block<P>; R],
+    offset: i32,
+) -> [[v128; 4]; R] {
+    let mut planes = [[[zero(); 4]; P]; R];
+    for r in 0..R {
+        for p in 0..P {
+            planes[r][p] = [quarters[0][r][p], quarters[1][r][p], quarters[2][r][p], quarters[3][r][p]];
+        }
+    }
+    super::join(s, planes, x, offset)
+}
+
+#[inline(always)]
+fn quarter_u4<const P: usize, const R: usize>(
+    w: &[u8; 256],
+    x: [&Block<P>; R],
+    quarter: usize,
+) -> Sums<P, R> {
+    let mut sums = [[zero(); P]; R];
+    for g in 0..4 {
+        let [low, high] = nibbles(load(w, g, quarter));
+        add(&mut sums, low, x, 2 * g);
+        add(&mut sums, high, x, 2 * g + 1);
+    }
+    widen(sums)
+}
+
+#[inline(always)]
+fn quarter_u5<const P: usize, const R: usize>(
+    w: &[u8; 256],
+    high: &[u8; 64],
+    x: [&Block<P>; R],
+    quarter: usize,
+) -> Sums<P, R> {
+    let bits = load(high, 0, quarter);
+    let half = |granules: std::ops::Range<usize>| {
+        let mut sums = [[zero(); P]; R];
+        for g in granules {
+            let [low, high] = nibbles(load(w, g, quarter));
+            add(&mut sums, with_bit(low, bits, 2 * g as u32), x, 2 * g);
+            add(&mut sums, with_bit(high, bits, 2 * g as u32 + 1), x, 2 * g + 1);
+        }
+        widen(sums)
+    };
+    let (mut sums, rest) = (half(0..2), half(2..4));
+    for r in 0..R {
+        for p in 0..P {
+            sums[r][p] = i32x4_add(sums[r][p], rest[r][p]);
+        }
+    }
+    sums
+}
+
+#[inline(always)]
+fn quarter_i8<const P: usize, const R: usize>(
+    w: &[u8; 512],
+    x: [&Block<P>; R],
+    quarter: usize,
+) -> Sums<P, R> {
+    let mut low_sums = [[zero(); P]; R];
+    let mut high_sums = [[zero(); P]; R];
+    for word in 0..8 {
+        let codes = v128_xor(load(w, word, quarter), u8x16_splat(0x80));
+        let [low, high] = nibbles(codes);
+        add(&mut low_sums, low, x, word);
+        add(&mut high_sums, high, x, word);
+    }
+    let (mut sums, high) = (widen(low_sums), widen(high_sums));
+    for r in 0..R {
+        for p in 0..P {
+            sums[r][p] = i32x4_add(i32x4_shl(high[r][p], 4), sums[r][p]);
+        }
+    }
+    sums
 }
 
 impl Dot for WasmRelaxed {
@@ -64,21 +156,8 @@ impl Dot for WasmRelaxed {
         x: [&Block<P>; R],
         offset: i32,
     ) -> [Self::I32; R] {
-        let mut wide: Wide<P, R> = [[[zero(); 4]; P]; R];
-        for quarter in 0..4 {
-            let mut sums = [[zero(); P]; R];
-            for g in 0..4 {
-                let [low, high] = nibbles(load(w, g, quarter));
-                add(&mut sums, low, x, 2 * g);
-                add(&mut sums, high, x, 2 * g + 1);
-            }
-            for r in 0..R {
-                for p in 0..P {
-                    wide[r][p][quarter] = i32x4_extadd_pairwise_i16x8(sums[r][p]);
-                }
-            }
-        }
-        super::join(self, wide, x, offset)
+        let quarter = |q| quarter_u4(w, x, q);
+        join(self, [quarter(0), quarter(1), quarter(2), quarter(3)], x, offset)
     }
 
     #[inline(always)]
@@ -89,48 +168,14 @@ impl Dot for WasmRelaxed {
         x: [&Block<P>; R],
         offset: i32,
     ) -> [Self::I32; R] {
-        let mut wide: Wide<P, R> = [[[zero(); 4]; P]; R];
-        for quarter in 0..4 {
-            let bits = load(high, 0, quarter);
-            for half in 0..2 {
-                let mut sums = [[zero(); P]; R];
-                for g in 2 * half..2 * half + 2 {
-                    let [low, high] = nibbles(load(w, g, quarter));
-                    add(&mut sums, with_bit(low, bits, 2 * g as u32), x, 2 * g);
-                    add(&mut sums, with_bit(high, bits, 2 * g as u32 + 1), x, 2 * g + 1);
-                }
-                for r in 0..R {
-                    for p in 0..P {
-                        let pairs = i32x4_extadd_pairwise_i16x8(sums[r][p]);
-                        wide[r][p][quarter] = i32x4_add(wide[r][p][quarter], pairs);
-                    }
-                }
-            }
-        }
-        super::join(self, wide, x, offset)
+        let quarter = |q| quarter_u5(w, high, x, q);
+        join(self, [quarter(0), quarter(1), quarter(2), quarter(3)], x, offset)
     }
 
     /// `w + 128 = 16 * high + low`: two products of nibbles, and the offset 128.
     #[inline(always)]
     fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [Self::I32; R] {
-        let mut wide: Wide<P, R> = [[[zero(); 4]; P]; R];
-        for quarter in 0..4 {
-            let mut low_sums = [[zero(); P]; R];
-            let mut high_sums = [[zero(); P]; R];
-            for word in 0..8 {
-                let codes = v128_xor(load(w, word, quarter), u8x16_splat(0x80));
-                let [low, high] = nibbles(codes);
-                add(&mut low_sums, low, x, word);
-                add(&mut high_sums, high, x, word);
-            }
-            for r in 0..R {
-                for p in 0..P {
-                    let low = i32x4_extadd_pairwise_i16x8(low_sums[r][p]);
-                    let high = i32x4_extadd_pairwise_i16x8(high_sums[r][p]);
-                    wide[r][p][quarter] = i32x4_add(i32x4_shl(high, 4), low);
-                }
-            }
-        }
-        super::join(self, wide, x, 128)
+        let quarter = |q| quarter_i8(w, x, q);
+        join(self, [quarter(0), quarter(1), quarter(2), quarter(3)], x, 128)
     }
 }

@@ -1,0 +1,186 @@
+//! Matrix products of every format against the naive oracle, bit for bit: in tests, and wherever a build runs (a module
+//! in a page, a machine that nobody has tried).
+
+use super::matmul::{Output, Rows, Write, matmul_tiles, takes_quantized};
+use super::reference;
+use crate::activation::{Activations, QuantizedRows};
+use crate::buffer::Bytes;
+use crate::format::{BLOCK_K, FORMATS, Format, PackedMatrix, TILE_N};
+use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
+use crate::{Error, Result};
+
+/// One product to be checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Format of the matrix.
+    pub format: Format,
+    /// Columns.
+    pub n: usize,
+    /// Terms of a sum.
+    pub k: usize,
+    /// Rows.
+    pub m: usize,
+    /// Contents of the planes.
+    pub fill: Fill,
+    /// Precision of the rows.
+    pub activations: Activations,
+}
+
+/// What the planes of a matrix hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Any codes, ordinary scales.
+    Random,
+    /// One byte everywhere: all codes at an extreme.
+    Codes(u8),
+    /// Any codes, subnormal scales.
+    Tiny,
+}
+
+/// The shapes and contents that every format and precision is tried with: some seconds in plain Rust.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for spec in FORMATS {
+        for activations in [Activations::A8, Activations::A16] {
+            let mut case = |n, k, m, fill| {
+                cases.push(Case { format: spec.format, n, k, m, fill, activations });
+            };
+            for n in [1, 15, 16, 17, 48] {
+                for k in [32, 64, 96, 576] {
+                    for m in [1, 2, 9] {
+                        case(n, k, m, Fill::Random);
+                    }
+                }
+            }
+            for m in 1..=25 {
+                case(17, 96, m, Fill::Random);
+            }
+            case(16, 40, 3, Fill::Random);
+            for fill in [0x00, 0xff, 0x80, 0x7f, 0xf0, 0x0f].map(Fill::Codes).into_iter().chain([Fill::Tiny])
+            {
+                case(16, 64, 9, fill);
+            }
+        }
+    }
+    cases
+}
+
+/// Computes `case` with `isa` and compares it with the oracle.
+///
+/// # Errors
+/// [`Error::Isa`] with the case and the first differing value.
+pub fn check(isa: Isa, case: Case) -> Result<()> {
+    let mut rng = Rng(0x9e37_79b9 + (case.n * 31 + case.k * 7 + case.m) as u64);
+    let w = matrix(case.format, case.n, case.k, case.fill, &mut rng);
+    let x = rows(case.m, case.k, &mut rng);
+    let expected = x.chunks(case.k).flat_map(|row| reference::matmul_row(row, &w, case.activations));
+    let found = product(isa, &x, &w, case.activations, 1 + case.n % 3)?;
+    match found.iter().zip(expected).enumerate().find(|(_, (a, b))| a.to_bits() != b.to_bits()) {
+        None => Ok(()),
+        Some((i, (a, b))) => Err(Error::Isa(format!("{isa}: {case:?}: value {i} is {a:e}, expected {b:e}"))),
+    }
+}
+
+/// A small deterministic generator (xorshift64*).
+pub(crate) struct Rng(pub u64);
+
+impl Rng {
+    fn next(&mut self) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) as u32
+    }
+
+    fn float(&mut self) -> f32 {
+        self.next() as f32 / 2f32.powi(31) - 1.0
+    }
+}
+
+/// A matrix whose padded columns have NaN scales: no result may depend on them.
+pub(crate) fn matrix(format: Format, n: usize, k: usize, fill: Fill, rng: &mut Rng) -> PackedMatrix {
+    let blocks = k.div_ceil(BLOCK_K);
+    let codes = |len: usize, rng: &mut Rng| -> Vec<u8> {
+        let code = |rng: &mut Rng| match fill {
+            Fill::Codes(code) => code,
+            _ => (rng.next() >> 8) as u8,
+        };
+        (0..len).map(|_| code(rng)).collect()
+    };
+    let scales = |len: usize, rng: &mut Rng| -> Vec<u8> {
+        let scale = |i: usize| {
+            let padding = i / TILE_N / blocks * TILE_N + i % TILE_N >= n;
+            match fill {
+                _ if padding => 0x7e00,
+                Fill::Tiny => rng.next() as u16 & 0x83ff,
+                _ => half::f16::from_f32(rng.float()).to_bits(),
+            }
+        };
+        (0..len / 2).map(scale).flat_map(u16::to_le_bytes).collect()
+    };
+    let floats = |len: usize, rng: &mut Rng| -> Vec<u8> {
+        let mut value = || rng.float();
+        match format {
+            Format::F16 => (0..len / 2).flat_map(|_| half::f16::from_f32(value()).to_le_bytes()).collect(),
+            Format::Bf16 => (0..len / 2).flat_map(|_| half::bf16::from_f32(value()).to_le_bytes()).collect(),
+            _ => (0..len / 4).flat_map(|_| value().to_le_bytes()).collect(),
+        }
+    };
+    let size = format.plane_sizes(n, k).map_or([0; 4], |size| [size.w, size.x, size.s, size.m]);
+    let w = if takes_quantized(format) { codes(size[0], rng) } else { floats(size[0], rng) };
+    PackedMatrix {
+        format,
+        n,
+        k,
+        w: Bytes::copy_of(&w),
+        x: Bytes::copy_of(&codes(size[1], rng)),
+        s: Bytes::copy_of(&scales(size[2], rng)),
+        m: Bytes::copy_of(&scales(size[3], rng)),
+    }
+}
+
+/// Rows with everything that quantisation treats specially: ties, zeros, one-sided extremes, tiny and huge values.
+pub(crate) fn rows(m: usize, k: usize, rng: &mut Rng) -> Vec<f32> {
+    let value = |i: usize| match i / k % 9 {
+        1 => 0.0,
+        2 => [1.0, -1.0][i % 2],
+        3 => 1.0,
+        4 => (i % 255) as f32 - 127.0 + 0.5,
+        5 => rng.float() * 1e-39,
+        6 => rng.float() * 1e30,
+        7 => -3.0,
+        _ => rng.float(),
+    };
+    (0..m * k).map(value).collect()
+}
+
+/// `x` times `w`, claimed `claim` tiles at a time.
+fn product(
+    isa: Isa,
+    x: &[f32],
+    w: &PackedMatrix,
+    activations: Activations,
+    claim: usize,
+) -> Result<Vec<f32>> {
+    let m = x.len() / w.k;
+    let mut q = QuantizedRows::new(activations);
+    dispatch(isa, Quantize(&mut q, x, w.k))?;
+    let input = if takes_quantized(w.format) { Rows::Quantized(&q) } else { Rows::Float(x) };
+    let mut out = vec![f32::NAN; m * w.n];
+    let output = Output::new(&mut out, m, w.n)?;
+    while let Some(tiles) = output.claim(claim) {
+        matmul_tiles(isa, input, w, Write::Store, tiles)?;
+    }
+    Ok(out)
+}
+
+struct Quantize<'a>(&'a mut QuantizedRows, &'a [f32], usize);
+
+impl Kernel for Quantize<'_> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn run<S: Simd + Dot>(self, s: S) -> Result<()> {
+        self.0.quantize(s, self.1, self.2)
+    }
+}
