@@ -1,7 +1,7 @@
 //! Text to tokens and back: the tokenizer, the chat template and the special tokens of a model.
 
 use crate::arch::{self, SpecialTokens};
-use crate::template::{ChatTemplate, Message};
+use crate::template::{ChatTemplate, Message, RenderOptions};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use lowbit_core::container::Artifact;
@@ -59,7 +59,7 @@ impl Codec {
         let template = self.template.as_ref().ok_or_else(|| Error::Template {
             problem: "the model has none; give it plain text to continue".to_owned(),
         })?;
-        Ok(self.tokenizer.encode(&template.render(messages)?, true))
+        template.encode(&self.tokenizer, messages, RenderOptions::default())
     }
 
     /// Whether `id` ends an answer.

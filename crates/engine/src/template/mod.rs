@@ -1,0 +1,186 @@
+//! Chat templates: Jinja programs that turn a conversation into the text of a prompt.
+//!
+//! They run as in Hugging Face's `transformers`: blocks take their line break and indentation with them, strings have
+//! Python's methods, `raise_exception`, `strftime_now` and `tojson` exist. A template is a program of unknown origin: it
+//! can reach nothing but its arguments, and its work is bounded.
+
+mod date;
+mod python;
+
+use crate::arch::SpecialTokens;
+use crate::tokenizer::{Tokenizer, unused_mark};
+use crate::{Error, Result};
+use date::Date;
+use minijinja::{Environment, ErrorKind, Value, context, syntax::SyntaxConfig};
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// Steps of one rendering at most; a step is an operation or 64 bytes of text.
+const FUEL: u64 = 2_000_000;
+/// Calls of macros within macros at most.
+const MAX_RECURSION: usize = 64;
+/// Bytes of a template's source at most.
+const MAX_SOURCE: usize = 1 << 20;
+/// The name of the one template.
+const NAME: &str = "chat template";
+/// How the message of `raise_exception` begins.
+const REFUSED: &str = "the template refuses the messages: ";
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Message {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// The text.
+    pub content: String,
+}
+
+impl Message {
+    /// A message.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+}
+
+/// What a template is told besides the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RenderOptions {
+    /// Whether the prompt ends where the assistant's next message begins.
+    pub add_generation_prompt: bool,
+    /// The time since 1970 for templates that tell the model the date; UTC. `None`: there is no `strftime_now`, which
+    /// most of them take into account.
+    pub now: Option<Duration>,
+}
+
+impl Default for RenderOptions {
+    /// Asks for the assistant's next message, without a date.
+    fn default() -> Self {
+        Self { add_generation_prompt: true, now: None }
+    }
+}
+
+/// A compiled template.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos_token: String,
+    eos_token: String,
+}
+
+impl ChatTemplate {
+    /// `tokens` gives the template its `bos_token` and `eos_token`, as `tokenizer` spells them.
+    ///
+    /// # Errors
+    /// When the source is no Jinja or longer than 1 MiB.
+    pub fn new(source: &str, tokenizer: &Tokenizer, tokens: &SpecialTokens) -> Result<Self> {
+        if source.len() > MAX_SOURCE {
+            let problem = format!("it has {} bytes, expected at most {MAX_SOURCE}", source.len());
+            return Err(Error::Template { problem });
+        }
+        let mut environment = environment();
+        environment.add_template_owned(NAME, without_generation_blocks(source)).map_err(error)?;
+        let spelling =
+            |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default().to_owned();
+        Ok(Self {
+            environment,
+            bos_token: spelling(tokens.bos),
+            eos_token: spelling(tokens.eos.first().copied()),
+        })
+    }
+
+    /// The text of the prompt. What the messages spell stands in it as it is: to make tokens of it use
+    /// [`ChatTemplate::encode`].
+    ///
+    /// # Errors
+    /// When the template fails, refuses the messages, or does not end.
+    pub fn render(&self, messages: &[Message], options: RenderOptions) -> Result<String> {
+        let template = self.environment.get_template(NAME).map_err(error)?;
+        let message = |m: &Message| context! { role => m.role.as_str(), content => m.content.as_str() };
+        let values = context! {
+            messages => messages.iter().map(message).collect::<Vec<Value>>(),
+            add_generation_prompt => options.add_generation_prompt,
+            bos_token => self.bos_token.as_str(),
+            eos_token => self.eos_token.as_str(),
+            strftime_now => options.now.map_or(Value::UNDEFINED, strftime_now),
+        };
+        template.render(values).map_err(error)
+    }
+
+    /// The tokens of the prompt. Only the template writes special tokens: one that a message spells is text.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        options: RenderOptions,
+    ) -> Result<Vec<u32>> {
+        let source = self.environment.get_template(NAME).map_err(error)?;
+        let texts = messages.iter().flat_map(|m| [&m.role[..], &m.content[..]]).chain([source.source()]);
+        let mark = unused_mark(texts).ok_or_else(|| Error::Template {
+            problem: "the messages hold every character from U+FDD0 to U+FDEF, expected at most 31 of them"
+                .to_owned(),
+        })?;
+        let guard = |text| tokenizer.guard(text, mark).into_owned();
+        let guarded: Vec<Message> =
+            messages.iter().map(|m| Message::new(guard(&m.role), guard(&m.content))).collect();
+        Ok(tokenizer.encode_guarded(&self.render(&guarded, options)?, mark))
+    }
+}
+
+/// Jinja as templates expect it.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
+        environment.set_syntax(syntax);
+    }
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(MAX_RECURSION);
+    environment.set_formatter(python::format);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_filter("tojson", python::to_json);
+    environment.add_function("raise_exception", |message: Cow<'_, str>| -> std::result::Result<Value, _> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("{REFUSED}{message}")))
+    });
+    environment
+}
+
+fn strftime_now(now: Duration) -> Value {
+    let date = Date::at(now);
+    Value::from_function(move |format: Cow<'_, str>| {
+        date.format(&format).map_err(|problem| minijinja::Error::new(ErrorKind::InvalidOperation, problem))
+    })
+}
+
+/// Where the block tag `generation` only marks the assistant's text for training, it becomes a block without effect.
+fn without_generation_blocks(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some((before, tag)) = rest.split_once("{%") {
+        let Some((tag, after)) = tag.split_once("%}") else { break };
+        let word = tag.trim_matches(['-', '+']).trim();
+        let tag = match word {
+            "generation" => tag.replace(word, "if true"),
+            "endgeneration" => tag.replace(word, "endif"),
+            _ => tag.to_owned(),
+        };
+        out.extend([before, "{%", &tag, "%}"]);
+        rest = after;
+    }
+    out + rest
+}
+
+fn error(e: minijinja::Error) -> Error {
+    let detail = e.detail().unwrap_or_default();
+    let place = e.line().map(|line| format!("line {line}: ")).unwrap_or_default();
+    let problem = match e.kind() {
+        ErrorKind::OutOfFuel => format!("it did not end after {FUEL} steps"),
+        ErrorKind::InvalidOperation if detail.starts_with(REFUSED) => detail.to_owned(),
+        kind if detail.is_empty() => format!("{place}{kind}"),
+        kind => format!("{place}{kind}: {detail}"),
+    };
+    Error::Template { problem }
+}
+
+#[cfg(test)]
+mod tests;
