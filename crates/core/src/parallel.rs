@@ -4,7 +4,7 @@
 //! between jobs, because the next one follows within microseconds while a model runs, and then sleep.
 //!
 //! Natively the helpers are threads of the team and end with it. In WebAssembly a module cannot start threads: the page
-//! starts Web Workers on the module's shared memory, one at a time, and each calls [`help`], which never returns. Every
+//! starts Web Workers on the module's shared memory, one at a time, and each calls `help`, which never returns. Every
 //! team takes its helpers from these. Without shared memory there are none, and a team is the calling thread alone.
 
 use std::any::Any;

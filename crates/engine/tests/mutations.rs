@@ -80,7 +80,7 @@ fn load_folder(parts: &HuggingFace, bytes: Vec<u8>) -> Result<()> {
 
 /// Damages the first `header_len` bytes of a file again and again. Returns how many files were refused.
 fn bombard(name: &str, bytes: &[u8], header_len: usize, load: impl Fn(Vec<u8>) -> Result<()>) -> u64 {
-    load(bytes.to_vec()).unwrap();
+    load(bytes.to_vec()).expect("the file is sound before it is changed");
     let mut refused = 0;
     for seed in 0..MUTATIONS {
         let damaged = mutate(&mut Rng::new(seed), bytes, header_len);
