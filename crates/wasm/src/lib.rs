@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod artifact;
+mod engine;
 mod error;
 
 use wasm_bindgen::prelude::*;

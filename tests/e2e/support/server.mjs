@@ -1,4 +1,5 @@
 // A static server with faults, for one test file. Nothing outside the mounted folders is served.
+import { once } from 'node:events';
 import fs from 'node:fs';
 import http from 'node:http';
 import path from 'node:path';
@@ -89,7 +90,7 @@ async function send(response, file, first, end, fault) {
         part[flip.at - at] ^= 1;
       }
       at += part.length;
-      if (!response.write(part)) await new Promise((ready) => response.once('drain', ready).once('close', ready));
+      if (!response.write(part)) await Promise.race([once(response, 'drain'), once(response, 'close')]);
       if (fault.pause) await new Promise((ready) => setTimeout(ready, fault.pause));
     }
     response.end();

@@ -64,16 +64,16 @@ export class Wasm {
 }
 
 /** A model that answers. */
-export type Engine = InstanceType<Glue['Engine']>;
+export type Engine = single.Engine;
 
 /** The memory of a model whose bytes arrive piece by piece. */
 export class ArtifactMemory {
   readonly dataLength: number;
-  readonly #inner: InstanceType<Glue['Artifact']>;
+  readonly #inner: single.Artifact;
 
   private constructor(
     private readonly wasm: Wasm,
-    inner: InstanceType<Glue['Artifact']>,
+    inner: single.Artifact,
   ) {
     this.#inner = inner;
     this.dataLength = inner.dataLength;
@@ -114,7 +114,7 @@ export class ArtifactMemory {
 
 /** Packs a GGUF file whose bytes arrive piece by piece. */
 export class GgufImport {
-  readonly #inner: InstanceType<Glue['GgufImport']>;
+  readonly #inner: single.GgufImport;
 
   constructor(
     private readonly wasm: Wasm,
@@ -147,7 +147,7 @@ export class GgufImport {
   }
 
   /** The packed model; this object is used up. */
-  finish(chunks: string[]): InstanceType<Glue['Artifact']> {
+  finish(chunks: string[]): single.Artifact {
     return this.wasm.call(() => this.#inner.finish(chunks));
   }
 
