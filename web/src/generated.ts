@@ -34,6 +34,12 @@ export const ENGINE_ERROR_CODES = [
   'bad-config',
   'unknown-token',
   'context-full',
+  'empty-prompt',
+  'bad-option',
+  'bad-sampling',
+  'bad-logits',
+  'bad-tokenizer',
+  'bad-template',
 ] as const;
 
 /** The cause of an error that the engine reports. */

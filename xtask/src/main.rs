@@ -59,6 +59,8 @@ fn main() {
 /// Runs a task that is a package of its own, with the rest of the arguments.
 fn package(name: &str, args: &mut lexopt::Parser) -> Result<()> {
     let mut command = runner::cargo(&["run", "--quiet", "--package", name, "--"]);
+    // Nobody follows cargo's bar here.
+    command.env_remove("CARGO_TERM_PROGRESS_WHEN").env_remove("CARGO_TERM_PROGRESS_WIDTH");
     let status = command.args(args.raw_args()?).status()?;
     std::process::exit(status.code().unwrap_or(1));
 }
