@@ -24,6 +24,7 @@ pub use gguf::gguf;
 pub use hugging_face::{HuggingFace, Shard, hugging_face};
 pub use memory::InMemory;
 pub use plan::{Plan, STEP_BYTES, Step};
+pub use tokenizer::tokenizer_json;
 
 use crate::{Error, Result};
 use lowbit_core::activation::Activations;

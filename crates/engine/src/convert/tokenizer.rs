@@ -99,6 +99,14 @@ struct Tokenizer<'a> {
     model: Bpe<'a>,
 }
 
+/// The tokenizer of a GGUF file in the form of the `tokenizers` library (`tokenizer.json`).
+///
+/// # Errors
+/// When a key is missing or of the wrong type, or the kind of tokenizer is not supported.
+pub fn tokenizer_json(header: &Gguf) -> Result<Vec<u8>> {
+    Vocabulary::new(header)?.tokenizer_json()
+}
+
 impl<'a> Vocabulary<'a> {
     /// # Errors
     /// When a key is missing or of the wrong type, a token occurs twice, or the kind of tokenizer is not supported.

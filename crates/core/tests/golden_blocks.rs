@@ -1,0 +1,43 @@
+//! Imported blocks have the values that the `gguf` package of Python gives them (tests/golden/ggml_blocks.py).
+
+use lowbit_core::pack::{GgmlType, Origin, matrix_from_ggml};
+use std::collections::BTreeMap;
+
+#[derive(serde::Deserialize)]
+struct Case {
+    bytes: String,
+    values: String,
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    text.as_bytes()
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+#[test]
+fn values_are_those_of_the_gguf_package() {
+    let json = include_str!("../../../tests/golden/ggml_blocks.json");
+    let cases: BTreeMap<String, Case> = serde_json::from_str(json).unwrap();
+    let packable: Vec<_> =
+        lowbit_core::pack::GGML_TYPES.iter().filter(|t| t.format.is_some()).map(|t| t.name).collect();
+    assert!(packable.iter().all(|name| cases.contains_key(*name)), "a case for each of {packable:?}");
+    for (name, case) in cases {
+        let ty = GgmlType::from_name(&name).unwrap();
+        let (bytes, values) = (unhex(&case.bytes), unhex(&case.values));
+        let values = values.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+        // Rows of one block, so that every lane of a tile is used at some place.
+        let (n, k) = (values.len() / 32, 32);
+        let matrix = matrix_from_ggml(ty, n, k, &bytes, Origin { file: "golden", tensor: &name }).unwrap();
+        let mut found = vec![0.0; n * k];
+        for (row, found) in found.chunks_exact_mut(k).enumerate() {
+            matrix.dequantize_row(row, found);
+        }
+        for (i, (found, expected)) in found.iter().zip(values).enumerate() {
+            assert_eq!(found.to_bits(), expected.to_bits(), "{name} value {i}: {found} {expected}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+"""Writes ggml_blocks.json: blocks of every imported GGML type and their values, by PyPI `gguf` (0.19.0) and NumPy.
+
+    pip install gguf==0.19.0 && python ggml_blocks.py
+
+Bytes and values (f32, little-endian) are in hexadecimal. Codes are random; the scales are a usual one, a negative one,
+the largest and the smallest (subnormal) half.
+"""
+
+import json
+import pathlib
+
+import gguf
+import numpy as np
+
+SCALES = np.array([0.0123, -0.37, 65504.0, 6e-8], dtype=np.float16)
+MINS = np.array([-0.11, 2.5, -65504.0, 6e-8], dtype=np.float16)
+
+rng = np.random.default_rng(7)
+cases = {}
+for name in ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]:
+    kind = gguf.GGMLQuantizationType[name]
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    if block == 1:
+        values = rng.standard_normal(64).astype(np.float32)
+        raw = gguf.quantize(values, kind).view(np.uint8).reshape(-1)
+    else:
+        raw = rng.integers(0, 256, (len(SCALES), size), dtype=np.uint8)
+        raw[:, 0:2] = SCALES.view(np.uint8).reshape(-1, 2)
+        if name.endswith("_1"):
+            raw[:, 2:4] = MINS.view(np.uint8).reshape(-1, 2)
+        raw = raw.reshape(-1)
+    typed = raw.view({"F32": np.float32, "F16": np.float16}.get(name, np.uint8))
+    values = gguf.dequantize(typed, kind).astype("<f4")
+    cases[name] = {"bytes": raw.tobytes().hex(), "values": values.tobytes().hex()}
+
+out = pathlib.Path(__file__).with_name("ggml_blocks.json")
+out.write_text(json.dumps(cases, indent=1) + "\n")
