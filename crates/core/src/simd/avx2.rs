@@ -62,6 +62,10 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn prefetch<T>(self, x: &T) {
+        isa!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(x).cast()))
+    }
+    #[inline(always)]
     fn load_f16(self, x: &[u16; LANES]) -> F32 {
         isa!([
             _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast())),

@@ -62,6 +62,10 @@ impl Simd for Avx512 {
         isa!(_mm512_storeu_ps(out.as_mut_ptr(), v))
     }
     #[inline(always)]
+    fn prefetch<T>(self, x: &T) {
+        isa!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(x).cast()))
+    }
+    #[inline(always)]
     fn load_f16(self, x: &[u16; LANES]) -> __m512 {
         isa!(_mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())))
     }

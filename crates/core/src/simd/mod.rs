@@ -62,6 +62,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn load(self, x: &[f32; LANES]) -> Self::F32;
     /// Stores 16 floats.
     fn store(self, v: Self::F32, out: &mut [f32; LANES]);
+    /// Asks for the cache line of `x`, where the ISA can.
+    #[inline(always)]
+    fn prefetch<T>(self, x: &T) {
+        let _ = x;
+    }
     /// Widens 16 finite IEEE halves (exact, denormals too).
     fn load_f16(self, x: &[u16; LANES]) -> Self::F32;
     /// Narrows to the nearest IEEE half, ties to even; saturates at [`F16_MAX`], so that the result is finite.

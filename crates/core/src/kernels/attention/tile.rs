@@ -1,6 +1,9 @@
 //! The arithmetic of attention: a segment of positions for some queries.
+//!
+//! A segment is visited three times: all its scores are computed, their largest is subtracted and they become weights,
+//! and the values are added up. So nothing is rescaled within a segment, and sums over its lanes are taken once.
 
-use super::{Attention, SEGMENT, TILE, Unit, kv};
+use super::{Attention, SEGMENT, TILE, Unit};
 use crate::kernels::math::{exp, exp_one};
 use crate::simd::{Dot, Isa, Kernel, LANES, Simd};
 
@@ -9,9 +12,9 @@ use crate::simd::{Dot, Isa, Kernel, LANES, Simd};
 pub(super) struct Scratch {
     /// Queries times `1 / sqrt(head_dim)`: `[query][width]`.
     queries: Vec<f32>,
-    /// Softmax weights of the positions of a tile: `[query]`.
-    weights: Vec<[f32; LANES]>,
-    /// A tile as floats, in the order of its halves.
+    /// Scores, then weights, of the positions of a segment: `[query]`.
+    weights: Vec<[[f32; LANES]; SEGMENT]>,
+    /// Keys of a tile and values of a segment as floats, in the order of their halves.
     keys: Vec<[f32; LANES]>,
     values: Vec<[f32; LANES]>,
 }
@@ -35,8 +38,8 @@ impl Lanes for [f32; LANES] {
     }
 }
 
-/// Queries whose sums fit in the registers together with what they are multiplied by.
-const fn queries_at_once(isa: Isa) -> usize {
+/// Sums that fit in the registers together with what is multiplied.
+const fn sums_at_once(isa: Isa) -> usize {
     match isa {
         Isa::Scalar => 1,
         Isa::Wasm | Isa::WasmRelaxed => 2,
@@ -44,6 +47,9 @@ const fn queries_at_once(isa: Isa) -> usize {
         Isa::Avx512 => 8,
     }
 }
+
+/// Queries up to which halves are used as they are. With more it pays to widen them once.
+const FEW: usize = 4;
 
 /// Computes the state of a unit's queries after one segment alone.
 pub(super) struct Segment<'a> {
@@ -62,55 +68,49 @@ impl Kernel for Segment<'_> {
         let Self { attention, unit, segment, scratch, state } = self;
         let kv = attention.kv;
         let queries = attention.queries_of(unit);
-        let mut state = State::new(state, queries, kv.width());
-        state.out.fill(0.0);
-        state.max.fill(f32::NEG_INFINITY);
-        state.sum.fill(0.0);
-        scratch.weights.resize(queries, [0.0; LANES]);
+        let state = State::new(state, queries, kv.width());
         load_queries(attention, unit, &mut scratch.queries);
+        scratch.weights.resize(queries, [[0.0; LANES]; SEGMENT]);
 
-        let last = attention.tile_of(unit);
-        let first_row = attention.pos + unit.rows.start - last * TILE;
-        for tile in segment * SEGMENT..((segment + 1) * SEGMENT).min(last + 1) {
-            // Rows of earlier tiles see the whole tile; in their own they see up to themselves.
-            let seen = if tile < last { Seen::All } else { Seen::From { first_row, group: kv.group() } };
-            let halves = kv.tile(unit.kv_head, tile);
-            if queries <= queries_at_once(S::ISA) {
-                visit(
-                    s,
-                    halves.keys,
-                    halves.values,
-                    seen,
-                    &scratch.queries,
-                    &mut scratch.weights,
-                    &mut state,
-                );
+        // Rows of earlier tiles see a tile whole; in their own they see up to themselves.
+        let own = attention.tile_of(unit);
+        let first = segment * SEGMENT;
+        let count = SEGMENT.min(own + 1 - first);
+        let whole = SEGMENT.min(own - first);
+        let seen_in_own = |query: usize| {
+            if whole == count {
+                TILE
             } else {
-                widen(s, halves, &mut scratch.keys, &mut scratch.values);
-                let (keys, values) = (&scratch.keys, &scratch.values);
-                visit(s, keys, values, seen, &scratch.queries, &mut scratch.weights, &mut state);
+                (attention.pos + unit.rows.start) % TILE + query / kv.group() + 1
+            }
+        };
+        let tile = |i: usize| kv.tile(unit.kv_head, first + i.min(count - 1));
+        let few = queries <= FEW;
+
+        for i in 0..count {
+            if few {
+                prefetch(s, tile(i).values);
+                prefetch(s, tile(i + 1).keys);
+                all_scores(s, tile(i).keys, &scratch.queries, &mut scratch.weights, i);
+            } else {
+                widen(s, tile(i).keys, &mut scratch.keys, 0);
+                all_scores(s, &scratch.keys, &scratch.queries, &mut scratch.weights, i);
             }
         }
-    }
-}
-
-/// Positions of a tile that a query sees.
-#[derive(Clone, Copy)]
-enum Seen {
-    All,
-    /// Those up to its own: the first row is at this position of the tile.
-    From {
-        first_row: usize,
-        group: usize,
-    },
-}
-
-impl Seen {
-    #[inline(always)]
-    fn by(self, query: usize) -> usize {
-        match self {
-            Seen::All => TILE,
-            Seen::From { first_row, group } => first_row + query / group + 1,
+        for (query, weights) in scratch.weights.iter_mut().enumerate() {
+            (state.max[query], state.sum[query]) = soften(s, &mut weights[..count], seen_in_own(query));
+        }
+        state.out.fill(0.0);
+        if few {
+            let values = std::array::from_fn(|i| tile(i).values);
+            add_values(s, values, whole, count, seen_in_own, &scratch.weights, state.out);
+        } else {
+            for i in 0..count {
+                widen(s, tile(i).values, &mut scratch.values, i);
+            }
+            let len = kv.width();
+            let values = std::array::from_fn(|i| &scratch.values[i.min(count - 1) * len..][..len]);
+            add_values(s, values, whole, count, seen_in_own, &scratch.weights, state.out);
         }
     }
 }
@@ -146,106 +146,58 @@ fn load_queries(attention: &Attention<'_>, unit: &Unit, scaled: &mut Vec<f32>) {
 }
 
 #[inline(always)]
-fn widen<S: Simd>(s: S, tile: kv::Tile<'_>, keys: &mut Vec<[f32; LANES]>, values: &mut Vec<[f32; LANES]>) {
-    for (halves, floats) in [(tile.keys, keys), (tile.values, values)] {
-        floats.resize(halves.len(), [0.0; LANES]);
-        for (halves, floats) in halves.iter().zip(floats) {
-            s.store(s.load_f16(halves), floats);
-        }
+fn prefetch<S: Simd>(s: S, halves: &[[u16; LANES]]) {
+    for line in halves.chunks(2) {
+        s.prefetch(&line[0]);
     }
 }
 
-/// Lets all queries look at one tile.
+/// Widens the halves to be part `part` of the floats.
 #[inline(always)]
-fn visit<S: Simd, T: Lanes>(
-    s: S,
-    keys: &[T],
-    values: &[T],
-    seen: Seen,
-    queries: &[f32],
-    weights: &mut [[f32; LANES]],
-    state: &mut State<'_>,
-) {
-    let at_once = queries_at_once(S::ISA);
-    let mut from = 0;
-    macro_rules! groups_of {
-        ($n:literal) => {
-            while at_once >= $n && weights.len() - from >= $n {
-                look::<S, T, $n>(s, keys, values, seen, from, queries, weights, state);
-                from += $n;
-            }
-        };
-    }
-    groups_of!(8);
-    groups_of!(4);
-    groups_of!(2);
-    groups_of!(1);
-}
-
-/// Lets the `Q` queries from `from` on look at one tile.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "one tile's operands, kept apart for the borrow checker")]
-fn look<S: Simd, T: Lanes, const Q: usize>(
-    s: S,
-    keys: &[T],
-    values: &[T],
-    seen: Seen,
-    from: usize,
-    queries: &[f32],
-    weights: &mut [[f32; LANES]],
-    state: &mut State<'_>,
-) {
-    let width = keys.len();
-    let scores = scores::<S, T, Q>(s, keys, &queries[from * width..][..Q * width]);
-    let weights = &mut weights[from..][..Q];
-    let mut decay = [1.0; Q];
-    for i in 0..Q {
-        let query = from + i;
-        let masked = s.add(scores[i], s.load(mask(seen.by(query))));
-        let old = state.max[query];
-        let score = s.reduce_max(masked);
-        let max = if score > old { score } else { old };
-        if max != old {
-            decay[i] = exp_one(old - max);
-        }
-        let weight = exp(s, s.sub(masked, s.splat(max)));
-        s.store(weight, &mut weights[i]);
-        state.max[query] = max;
-        state.sum[query] = state.sum[query] * decay[i] + s.reduce_add(weight);
-    }
-    let out = &mut state.out[from * width..][..Q * width];
-    if matches!(seen, Seen::All) {
-        add_values::<S, T, Q>(s, values, TILE, weights, decay, out);
-    } else {
-        for i in 0..Q {
-            let out = &mut out[i * width..][..width];
-            add_values::<S, T, 1>(s, values, seen.by(from + i), &weights[i..=i], [decay[i]], out);
-        }
+fn widen<S: Simd>(s: S, halves: &[[u16; LANES]], floats: &mut Vec<[f32; LANES]>, part: usize) {
+    floats.resize(floats.len().max((part + 1) * halves.len()), [0.0; LANES]);
+    for (halves, floats) in halves.iter().zip(&mut floats[part * halves.len()..]) {
+        s.store(s.load_f16(halves), floats);
     }
 }
 
-/// Zero for the first `seen` lanes, minus infinity for the others, so that their weights are exactly zero.
-#[inline(always)]
-fn mask(seen: usize) -> &'static [f32; LANES] {
-    static MASKS: [[f32; LANES]; LANES + 1] = {
-        let mut masks = [[f32::NEG_INFINITY; LANES]; LANES + 1];
-        let mut seen = 0;
-        while seen <= LANES {
-            let mut lane = 0;
-            while lane < seen {
-                masks[seen][lane] = 0.0;
-                lane += 1;
-            }
-            seen += 1;
-        }
-        masks
+/// Calls `$body` for groups of `$count` things, as many at a time as `$most` allows, with `$from` and the constant `$n`.
+macro_rules! in_groups {
+    ($count:expr, $most:expr, |$from:ident, $n:ident| $body:expr) => {
+        let mut $from = 0;
+        in_groups!($count, $most, $from, $n, $body, 8 4 3 2 1);
     };
-    &MASKS[seen]
+    ($count:expr, $most:expr, $from:ident, $n:ident, $body:expr, $($size:literal)*) => {
+        $(while $most >= $size && $count - $from >= $size {
+            const $n: usize = $size;
+            $body;
+            $from += $size;
+        })*
+    };
 }
 
-/// Scores of the 16 positions: the coordinates are added in order.
+/// Scores of tile `tile` of the segment for all queries.
 #[inline(always)]
-fn scores<S: Simd, T: Lanes, const Q: usize>(s: S, keys: &[T], queries: &[f32]) -> [S::F32; Q] {
+fn all_scores<S: Simd, T: Lanes>(
+    s: S,
+    keys: &[T],
+    queries: &[f32],
+    scores: &mut [[[f32; LANES]; SEGMENT]],
+    tile: usize,
+) {
+    // A vector of floats padded to the tile's width is longer than the tile.
+    let width = queries.len() / scores.len();
+    in_groups!(scores.len(), sums_at_once(S::ISA), |from, N| {
+        let sums = scores_of::<S, T, N>(s, &keys[..width], &queries[from * width..][..N * width]);
+        for (scores, sum) in scores[from..].iter_mut().zip(sums) {
+            s.store(sum, &mut scores[tile]);
+        }
+    });
+}
+
+/// Scores of 16 positions for `Q` queries: the coordinates are added in order.
+#[inline(always)]
+fn scores_of<S: Simd, T: Lanes, const Q: usize>(s: S, keys: &[T], queries: &[f32]) -> [S::F32; Q] {
     let width = keys.len();
     let mut rows = [&queries[..0]; Q];
     for (i, row) in rows.iter_mut().enumerate() {
@@ -261,32 +213,99 @@ fn scores<S: Simd, T: Lanes, const Q: usize>(s: S, keys: &[T], queries: &[f32]) 
     sums
 }
 
-/// `out = out * decay + weights * values` for `Q` queries and the first `seen` positions, added in order.
+/// Turns scores into weights, `e^(score - max)`; the last tile counts up to `seen_in_last`, the rest gets weight zero.
+/// The largest score and the sum of the weights.
 #[inline(always)]
-fn add_values<S: Simd, T: Lanes, const Q: usize>(
+fn soften<S: Simd>(s: S, scores: &mut [[f32; LANES]], seen_in_last: usize) -> (f32, f32) {
+    if let Some(last) = scores.last_mut() {
+        last[seen_in_last..].fill(f32::NEG_INFINITY);
+    }
+    let mut max = s.splat(f32::NEG_INFINITY);
+    for scores in &*scores {
+        max = s.max(max, s.load(scores));
+    }
+    let max = s.reduce_max(max);
+    let mut sum = s.splat(0.0);
+    for scores in scores {
+        let weight = exp(s, s.sub(s.load(scores), s.splat(max)));
+        s.store(weight, scores);
+        sum = s.add(sum, weight);
+    }
+    (max, s.reduce_add(sum))
+}
+
+/// Adds the weighted values of a segment of `count` tiles, `whole` of which all queries see whole.
+#[inline(always)]
+fn add_values<S: Simd, T: Lanes>(
     s: S,
-    values: &[T],
-    seen: usize,
-    weights: &[[f32; LANES]],
-    decay: [f32; Q],
+    values: [&[T]; SEGMENT],
+    whole: usize,
+    count: usize,
+    seen_in_own: impl Fn(usize) -> usize,
+    weights: &[[[f32; LANES]; SEGMENT]],
     out: &mut [f32],
 ) {
-    let columns = values.len() / TILE;
-    let (out, _) = out.as_chunks_mut::<LANES>();
-    assert!(out.len() == Q * columns && weights.len() == Q && seen <= TILE, "operands of one tile");
-    for column in 0..columns {
-        let mut sums = [s.splat(0.0); Q];
-        for i in 0..Q {
-            sums[i] = s.mul(s.load(&out[i * columns + column]), s.splat(decay[i]));
+    let most = sums_at_once(S::ISA);
+    let out = out.as_chunks_mut::<LANES>().0;
+    let columns = out.len() / weights.len();
+    in_groups!(weights.len(), most, |from, N| {
+        let (weights, out) = (&weights[from..][..N], &mut out[from * columns..][..N * columns]);
+        in_groups!(columns, most / N, |column, C| {
+            add_columns::<S, T, N, C>(s, &values[..whole], TILE, 0, weights, out, column);
+        });
+    });
+    if whole == count {
+        return;
+    }
+    for (query, (weights, out)) in weights.chunks(1).zip(out.chunks_exact_mut(columns)).enumerate() {
+        in_groups!(columns, most, |column, C| {
+            add_columns::<S, T, 1, C>(
+                s,
+                &values[whole..count],
+                seen_in_own(query),
+                whole,
+                weights,
+                out,
+                column,
+            );
+        });
+    }
+}
+
+/// `out = out + weights * values` in `C` columns for `Q` queries: the first `seen` positions of every tile, in order.
+#[inline(always)]
+fn add_columns<S: Simd, T: Lanes, const Q: usize, const C: usize>(
+    s: S,
+    tiles: &[&[T]],
+    seen: usize,
+    first_tile: usize,
+    weights: &[[[f32; LANES]; SEGMENT]],
+    out: &mut [[f32; LANES]],
+    column: usize,
+) {
+    let columns = out.len() / Q;
+    assert!(weights.len() == Q && seen <= TILE && column + C <= columns, "operands of one segment");
+    let mut sums = [[s.splat(0.0); C]; Q];
+    for q in 0..Q {
+        for c in 0..C {
+            sums[q][c] = s.load(&out[q * columns + column + c]);
         }
+    }
+    for (tile, values) in tiles.iter().enumerate() {
         for position in 0..seen {
-            let value = values[position * columns + column].load(s);
-            for i in 0..Q {
-                sums[i] = s.add(sums[i], s.mul(value, s.splat(weights[i][position])));
+            let row = &values[position * columns + column..][..C];
+            for c in 0..C {
+                let value = row[c].load(s);
+                for q in 0..Q {
+                    let weight = s.splat(weights[q][first_tile + tile][position]);
+                    sums[q][c] = s.add(sums[q][c], s.mul(value, weight));
+                }
             }
         }
-        for i in 0..Q {
-            s.store(sums[i], &mut out[i * columns + column]);
+    }
+    for q in 0..Q {
+        for c in 0..C {
+            s.store(sums[q][c], &mut out[q * columns + column + c]);
         }
     }
 }
