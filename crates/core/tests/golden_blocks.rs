@@ -1,5 +1,7 @@
 //! Imported blocks have the values that the `gguf` package of Python gives them (tests/golden/ggml_blocks.py).
 
+#![allow(clippy::unwrap_used)]
+
 use lowbit_core::pack::{GgmlType, Origin, matrix_from_ggml};
 use std::collections::BTreeMap;
 

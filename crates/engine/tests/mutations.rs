@@ -2,6 +2,8 @@
 //!
 //! One test in a binary of its own: it measures the memory of the whole process.
 
+#![allow(clippy::unwrap_used)]
+
 use lowbit_core::buffer::AlignedBytes;
 use lowbit_core::container::{Artifact, parse_header};
 use lowbit_core::import::{Parsed, safetensors};
