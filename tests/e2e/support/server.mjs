@@ -1,5 +1,4 @@
 // A static server with faults, for one test file. Nothing outside the mounted folders is served.
-import { once } from 'node:events';
 import fs from 'node:fs';
 import http from 'node:http';
 import path from 'node:path';
@@ -90,11 +89,23 @@ async function send(response, file, first, end, fault) {
         part[flip.at - at] ^= 1;
       }
       at += part.length;
-      if (!response.write(part)) await Promise.race([once(response, 'drain'), once(response, 'close')]);
+      if (!response.write(part)) await drained(response);
       if (fault.pause) await new Promise((ready) => setTimeout(ready, fault.pause));
     }
     response.end();
   } finally {
     await handle.close();
   }
+}
+
+/** Waits until more can be written, or the client has gone. */
+function drained(response) {
+  if (response.destroyed) return Promise.resolve();
+  return new Promise((ready) => {
+    const done = () => {
+      response.off('drain', done).off('close', done);
+      ready();
+    };
+    response.on('drain', done).on('close', done);
+  });
 }

@@ -131,7 +131,7 @@ async function skip(
 const READ_AHEAD = 1 << 20;
 
 /** Waits between tries, in milliseconds; a try that got any byte starts over. */
-const PAUSES = [250, 1000, 3000, 6000];
+const PAUSES = [250, 1000, 4000];
 
 /** Reads a source from a position to its end, and goes on after a lost connection. */
 export class Download {
