@@ -1,12 +1,16 @@
 //! From an [`Isa`] chosen at run time to code compiled for it.
 
-#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+#[cfg(all(
+    target_arch = "wasm32",
+    target_feature = "simd128",
+    not(all(feature = "one-isa", target_feature = "relaxed-simd"))
+))]
 use super::Wasm;
 #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
 use super::WasmRelaxed;
 #[cfg(target_arch = "x86_64")]
 use super::{Avx2, Avx512};
-use super::{Dot, Isa, Scalar, Simd};
+use super::{Dot, Isa, Simd};
 use crate::{Error, Result};
 
 /// Work that can be compiled for every ISA.
@@ -21,9 +25,31 @@ pub trait Kernel {
 }
 
 /// Runs `kernel` with the instructions of `isa`. When this machine lacks `isa` it runs as [`Isa::Scalar`]: slower, the
-/// same bits.
+/// same bits. A module for the page (feature `one-isa`) has only the fastest of its target's.
 #[inline]
 pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    #[cfg(all(feature = "one-isa", target_arch = "wasm32", target_feature = "simd128"))]
+    {
+        let _ = isa;
+        kernel.run(Fastest::new())
+    }
+    #[cfg(not(all(feature = "one-isa", target_arch = "wasm32", target_feature = "simd128")))]
+    choose(isa, kernel)
+}
+
+#[cfg(all(
+    feature = "one-isa",
+    target_arch = "wasm32",
+    target_feature = "simd128",
+    not(target_feature = "relaxed-simd")
+))]
+use Wasm as Fastest;
+#[cfg(all(feature = "one-isa", target_arch = "wasm32", target_feature = "relaxed-simd"))]
+use WasmRelaxed as Fastest;
+
+#[cfg(not(all(feature = "one-isa", target_arch = "wasm32", target_feature = "simd128")))]
+#[inline]
+fn choose<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     // Plain Rust is compiled in once, at the end.
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx2
@@ -45,7 +71,7 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     if isa == Isa::WasmRelaxed {
         return kernel.run(WasmRelaxed::new());
     }
-    kernel.run(Scalar)
+    kernel.run(super::Scalar)
 }
 
 impl Isa {
