@@ -98,6 +98,9 @@ fn reduce(a: V, f: impl Fn(v128, v128) -> v128) -> f32 {
     f32x4_extract_lane::<0>(f(a, i32x4_shuffle::<1, 1, 1, 1>(a, a)))
 }
 
+// Where there are relaxed instructions the compiler makes `relaxed_max` and `relaxed_min` of these. They differ only in
+// which zero, and whether a NaN, is returned: no result depends on either as long as activations are finite.
+
 #[inline(always)]
 fn max(a: v128, b: v128) -> v128 {
     // `pmax(x, y)` is `if x < y { y } else { x }`.

@@ -51,7 +51,14 @@ impl Cell<'_> {
         attention.start(queries, &mut scratch.total);
         scratch.segment.resize(attention.state_len(queries), 0.0);
         for segment in 0..=attention.tile_of(&self.unit) / SEGMENT {
-            attention.segment(isa, &self.unit, segment, &mut scratch.tile, &mut scratch.segment);
+            attention.segment(
+                isa,
+                &self.unit,
+                segment,
+                segment == 0,
+                &mut scratch.tile,
+                &mut scratch.segment,
+            );
             attention.fold(isa, queries, &mut scratch.total, &scratch.segment);
         }
         self.finish(&scratch.total);

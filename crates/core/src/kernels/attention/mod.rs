@@ -100,8 +100,16 @@ impl<'a> Attention<'a> {
     }
 
     /// The state of a unit's queries after one segment alone.
-    fn segment(&self, isa: Isa, unit: &Unit, segment: usize, scratch: &mut tile::Scratch, state: &mut [f32]) {
-        dispatch(isa, tile::Segment { attention: self, unit, segment, scratch, state });
+    fn segment(
+        &self,
+        isa: Isa,
+        unit: &Unit,
+        segment: usize,
+        first: bool,
+        scratch: &mut tile::Scratch,
+        state: &mut [f32],
+    ) {
+        dispatch(isa, tile::Segment { attention: self, unit, segment, first, scratch, state });
     }
 
     /// Adds the next segment to the state of `queries` queries.
@@ -151,7 +159,7 @@ impl Parts<'_> {
     /// Computes part `index` into `state`, [`Parts::state_len`] floats.
     pub fn compute(&self, isa: Isa, scratch: &mut Scratch, index: usize, state: &mut [f32]) {
         let unit = self.unit(index / self.segments);
-        self.attention.segment(isa, &unit, index % self.segments, &mut scratch.tile, state);
+        self.attention.segment(isa, &unit, index % self.segments, true, &mut scratch.tile, state);
     }
 
     /// Puts the states of all parts, in their order, together.

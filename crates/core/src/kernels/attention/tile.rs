@@ -10,7 +10,7 @@ use crate::simd::{Dot, Isa, Kernel, LANES, Simd};
 /// Memory of one thread.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// Queries times `1 / sqrt(head_dim)`: `[query][width]`.
+    /// Queries times `1 / sqrt(head_dim)`, in the groups that are computed together: `[group][width][query]`.
     queries: Vec<f32>,
     /// Scores, then weights, of the positions of a segment: `[query]`.
     weights: Vec<[[f32; LANES]; SEGMENT]>,
@@ -48,14 +48,33 @@ const fn sums_at_once(isa: Isa) -> usize {
     }
 }
 
-/// Queries up to which halves are used as they are. With more it pays to widen them once.
-const FEW: usize = 4;
+/// Queries up to which halves are used as they are: few groups of them. With more it pays to widen the halves once.
+const fn few(isa: Isa) -> usize {
+    if sums_at_once(isa) < 4 { sums_at_once(isa) } else { 4 }
+}
+
+/// Calls `$body` for groups of `$count` things, as many at a time as `$most` allows, with `$from` and the constant `$n`.
+macro_rules! in_groups {
+    ($count:expr, $most:expr, |$from:ident, $n:ident| $body:expr) => {
+        let mut $from = 0;
+        in_groups!($count, $most, $from, $n, $body, 8 4 3 2 1);
+    };
+    ($count:expr, $most:expr, $from:ident, $n:ident, $body:expr, $($size:literal)*) => {
+        $(while $most >= $size && $count - $from >= $size {
+            const $n: usize = $size;
+            $body;
+            $from += $size;
+        })*
+    };
+}
 
 /// Computes the state of a unit's queries after one segment alone.
 pub(super) struct Segment<'a> {
     pub attention: &'a Attention<'a>,
     pub unit: &'a Unit,
     pub segment: usize,
+    /// Whether the unit is another than that of the last call with `scratch`.
+    pub first: bool,
     pub scratch: &'a mut Scratch,
     pub state: &'a mut [f32],
 }
@@ -65,18 +84,20 @@ impl Kernel for Segment<'_> {
 
     #[inline(always)]
     fn run<S: Simd + Dot>(self, s: S) {
-        let Self { attention, unit, segment, scratch, state } = self;
+        let Self { attention, unit, segment, first, scratch, state } = self;
         let kv = attention.kv;
         let queries = attention.queries_of(unit);
         let state = State::new(state, queries, kv.width());
-        load_queries(attention, unit, &mut scratch.queries);
+        if first {
+            load_queries::<S>(attention, unit, &mut scratch.queries);
+        }
         scratch.weights.resize(queries, [[0.0; LANES]; SEGMENT]);
 
         // Rows of earlier tiles see a tile whole; in their own they see up to themselves.
         let own = attention.tile_of(unit);
-        let first = segment * SEGMENT;
-        let count = SEGMENT.min(own + 1 - first);
-        let whole = SEGMENT.min(own - first);
+        let start = segment * SEGMENT;
+        let count = SEGMENT.min(own + 1 - start);
+        let whole = SEGMENT.min(own - start);
         let seen_in_own = |query: usize| {
             if whole == count {
                 TILE
@@ -84,8 +105,8 @@ impl Kernel for Segment<'_> {
                 (attention.pos + unit.rows.start) % TILE + query / kv.group() + 1
             }
         };
-        let tile = |i: usize| kv.tile(unit.kv_head, first + i.min(count - 1));
-        let few = queries <= FEW;
+        let tile = |i: usize| kv.tile(unit.kv_head, start + i.min(count - 1));
+        let few = queries <= few(S::ISA);
 
         for i in 0..count {
             if few {
@@ -131,18 +152,23 @@ impl<'a> State<'a> {
     }
 }
 
-fn load_queries(attention: &Attention<'_>, unit: &Unit, scaled: &mut Vec<f32>) {
+/// Loads the queries of a unit, whose number is `[row][head of the group]`.
+fn load_queries<S: Simd>(attention: &Attention<'_>, unit: &Unit, scaled: &mut Vec<f32>) {
     let (shape, group, width) = (attention.kv.shape(), attention.kv.group(), attention.kv.width());
     let scale = 1.0 / (shape.head_dim as f32).sqrt();
+    let head = |query: usize| {
+        let row = unit.rows.start + query / group;
+        let head = row * shape.n_heads + unit.kv_head * group + query % group;
+        &attention.queries[head * shape.head_dim..][..shape.head_dim]
+    };
     scaled.clear();
-    for row in unit.rows.clone() {
-        let row =
-            &attention.queries[row * shape.n_heads * shape.head_dim..][..shape.n_heads * shape.head_dim];
-        for head in row.chunks_exact(shape.head_dim).skip(unit.kv_head * group).take(group) {
-            scaled.extend(head.iter().map(|q| q * scale));
-            scaled.resize(scaled.len() + width - shape.head_dim, 0.0);
+    in_groups!(attention.queries_of(unit), sums_at_once(S::ISA), |from, N| {
+        let heads: [&[f32]; N] = std::array::from_fn(|i| head(from + i));
+        for d in 0..shape.head_dim {
+            scaled.extend(heads.map(|head| head[d] * scale));
         }
-    }
+        scaled.resize(scaled.len() + N * (width - shape.head_dim), 0.0);
+    });
 }
 
 #[inline(always)]
@@ -161,56 +187,49 @@ fn widen<S: Simd>(s: S, halves: &[[u16; LANES]], floats: &mut Vec<[f32; LANES]>,
     }
 }
 
-/// Calls `$body` for groups of `$count` things, as many at a time as `$most` allows, with `$from` and the constant `$n`.
-macro_rules! in_groups {
-    ($count:expr, $most:expr, |$from:ident, $n:ident| $body:expr) => {
-        let mut $from = 0;
-        in_groups!($count, $most, $from, $n, $body, 8 4 3 2 1);
-    };
-    ($count:expr, $most:expr, $from:ident, $n:ident, $body:expr, $($size:literal)*) => {
-        $(while $most >= $size && $count - $from >= $size {
-            const $n: usize = $size;
-            $body;
-            $from += $size;
-        })*
-    };
-}
-
 /// Scores of tile `tile` of the segment for all queries.
 #[inline(always)]
-fn all_scores<S: Simd, T: Lanes>(
+fn all_scores<S: Dot, T: Lanes>(
     s: S,
     keys: &[T],
     queries: &[f32],
     scores: &mut [[[f32; LANES]; SEGMENT]],
     tile: usize,
 ) {
-    // A vector of floats padded to the tile's width is longer than the tile.
+    // A buffer of floats may be longer than the tile.
     let width = queries.len() / scores.len();
     in_groups!(scores.len(), sums_at_once(S::ISA), |from, N| {
-        let sums = scores_of::<S, T, N>(s, &keys[..width], &queries[from * width..][..N * width]);
-        for (scores, sum) in scores[from..].iter_mut().zip(sums) {
-            s.store(sum, &mut scores[tile]);
-        }
+        let queries = queries[from * width..][..N * width].as_chunks().0;
+        s.call(Scores::<T, N> { keys: &keys[..width], queries, scores: &mut scores[from..][..N], tile });
     });
 }
 
-/// Scores of 16 positions for `Q` queries: the coordinates are added in order.
-#[inline(always)]
-fn scores_of<S: Simd, T: Lanes, const Q: usize>(s: S, keys: &[T], queries: &[f32]) -> [S::F32; Q] {
-    let width = keys.len();
-    let mut rows = [&queries[..0]; Q];
-    for (i, row) in rows.iter_mut().enumerate() {
-        *row = &queries[i * width..][..width];
-    }
-    let mut sums = [s.splat(0.0); Q];
-    for (d, key) in keys.iter().enumerate() {
-        let key = key.load(s);
-        for i in 0..Q {
-            sums[i] = s.add(sums[i], s.mul(key, s.splat(rows[i][d])));
+/// Scores of 16 positions for `Q` queries, `[width][query]`: the coordinates are added in order.
+///
+/// A function of its own: in a large one the compilers of WebAssembly keep the sums in memory.
+struct Scores<'a, T, const Q: usize> {
+    keys: &'a [T],
+    queries: &'a [[f32; Q]],
+    scores: &'a mut [[[f32; LANES]; SEGMENT]],
+    tile: usize,
+}
+
+impl<T: Lanes, const Q: usize> Kernel for Scores<'_, T, Q> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd + Dot>(self, s: S) {
+        let mut sums = [s.splat(0.0); Q];
+        for (key, queries) in self.keys.iter().zip(self.queries) {
+            let key = key.load(s);
+            for i in 0..Q {
+                sums[i] = s.add(sums[i], s.mul(key, s.splat(queries[i])));
+            }
+        }
+        for (scores, sum) in self.scores.iter_mut().zip(sums) {
+            s.store(sum, &mut scores[self.tile]);
         }
     }
-    sums
 }
 
 /// Turns scores into weights, `e^(score - max)`; the last tile counts up to `seen_in_last`, the rest gets weight zero.
@@ -236,7 +255,7 @@ fn soften<S: Simd>(s: S, scores: &mut [[f32; LANES]], seen_in_last: usize) -> (f
 
 /// Adds the weighted values of a segment of `count` tiles, `whole` of which all queries see whole.
 #[inline(always)]
-fn add_values<S: Simd, T: Lanes>(
+fn add_values<S: Dot, T: Lanes>(
     s: S,
     values: [&[T]; SEGMENT],
     whole: usize,
@@ -246,12 +265,15 @@ fn add_values<S: Simd, T: Lanes>(
     out: &mut [f32],
 ) {
     let most = sums_at_once(S::ISA);
+    // Four registers of values a column are all that WebAssembly can hold besides the sums.
+    let most_columns = if matches!(S::ISA, Isa::Wasm | Isa::WasmRelaxed) { 1 } else { most };
     let out = out.as_chunks_mut::<LANES>().0;
     let columns = out.len() / weights.len();
     in_groups!(weights.len(), most, |from, N| {
         let (weights, out) = (&weights[from..][..N], &mut out[from * columns..][..N * columns]);
-        in_groups!(columns, most / N, |column, C| {
-            add_columns::<S, T, N, C>(s, &values[..whole], TILE, 0, weights, out, column);
+        in_groups!(columns, most_columns.div_ceil(N), |column, C| {
+            let (tiles, first_tile) = (&values[..whole], 0);
+            s.call(Columns::<T, N, C> { tiles, seen: TILE, first_tile, weights, out, column });
         });
     });
     if whole == count {
@@ -259,53 +281,56 @@ fn add_values<S: Simd, T: Lanes>(
     }
     for (query, (weights, out)) in weights.chunks(1).zip(out.chunks_exact_mut(columns)).enumerate() {
         in_groups!(columns, most, |column, C| {
-            add_columns::<S, T, 1, C>(
-                s,
-                &values[whole..count],
-                seen_in_own(query),
-                whole,
-                weights,
-                out,
-                column,
-            );
+            let (tiles, first_tile, seen) = (&values[whole..count], whole, seen_in_own(query));
+            s.call(Columns::<T, 1, C> { tiles, seen, first_tile, weights, out, column });
         });
     }
 }
 
 /// `out = out + weights * values` in `C` columns for `Q` queries: the first `seen` positions of every tile, in order.
-#[inline(always)]
-fn add_columns<S: Simd, T: Lanes, const Q: usize, const C: usize>(
-    s: S,
-    tiles: &[&[T]],
+///
+/// A function of its own, as [`Scores`].
+struct Columns<'a, T, const Q: usize, const C: usize> {
+    tiles: &'a [&'a [T]],
     seen: usize,
     first_tile: usize,
-    weights: &[[[f32; LANES]; SEGMENT]],
-    out: &mut [[f32; LANES]],
+    weights: &'a [[[f32; LANES]; SEGMENT]],
+    out: &'a mut [[f32; LANES]],
     column: usize,
-) {
-    let columns = out.len() / Q;
-    assert!(weights.len() == Q && seen <= TILE && column + C <= columns, "operands of one segment");
-    let mut sums = [[s.splat(0.0); C]; Q];
-    for q in 0..Q {
-        for c in 0..C {
-            sums[q][c] = s.load(&out[q * columns + column + c]);
-        }
-    }
-    for (tile, values) in tiles.iter().enumerate() {
-        for position in 0..seen {
-            let row = &values[position * columns + column..][..C];
+}
+
+impl<T: Lanes, const Q: usize, const C: usize> Kernel for Columns<'_, T, Q, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd + Dot>(self, s: S) {
+        let Self { tiles, seen, first_tile, weights, out, column } = self;
+        let columns = out.len() / Q;
+        assert!(weights.len() == Q && column + C <= columns, "operands of one segment");
+        let mut sums = [[s.splat(0.0); C]; Q];
+        for q in 0..Q {
             for c in 0..C {
-                let value = row[c].load(s);
-                for q in 0..Q {
-                    let weight = s.splat(weights[q][first_tile + tile][position]);
-                    sums[q][c] = s.add(sums[q][c], s.mul(value, weight));
+                sums[q][c] = s.load(&out[q * columns + column + c]);
+            }
+        }
+        for (tile, values) in tiles.iter().enumerate() {
+            let mut rows = [&weights[0][0]; Q];
+            for (row, weights) in rows.iter_mut().zip(weights) {
+                *row = &weights[first_tile + tile];
+            }
+            for (position, values) in values.chunks_exact(columns).take(seen.min(TILE)).enumerate() {
+                for c in 0..C {
+                    let value = values[column + c].load(s);
+                    for q in 0..Q {
+                        sums[q][c] = s.add(sums[q][c], s.mul(value, s.splat(rows[q][position])));
+                    }
                 }
             }
         }
-    }
-    for q in 0..Q {
-        for c in 0..C {
-            s.store(sums[q][c], &mut out[q * columns + column + c]);
+        for q in 0..Q {
+            for c in 0..C {
+                s.store(sums[q][c], &mut out[q * columns + column + c]);
+            }
         }
     }
 }
