@@ -19,12 +19,10 @@ pub struct Case {
     pub m: usize,
     /// Precision of the rows.
     pub activations: Activations,
-    /// Matrices that take turns: with one it stays in the cache, with many it comes from memory as in decode.
-    pub copies: usize,
 }
 
 const fn case(format: Format, n: usize, k: usize, m: usize, activations: Activations) -> Case {
-    Case { format, n, k, m, activations, copies: 1 }
+    Case { format, n, k, m, activations }
 }
 
 /// All of them.
@@ -33,13 +31,13 @@ pub const CASES: &[Case] = &[
     case(Format::Q4, 576, 1536, 1, Activations::A8),
     case(Format::Q4m, 1536, 576, 1, Activations::A8),
     case(Format::Q4m, 1536, 576, 1, Activations::A16),
-    Case { copies: 32, ..case(Format::Q4m, 1536, 576, 1, Activations::A8) },
-    Case { copies: 32, ..case(Format::Q4m, 1536, 576, 1, Activations::A16) },
+    case(Format::Q4m, 49152, 576, 1, Activations::A8),
+    case(Format::Q4m, 49152, 576, 1, Activations::A16),
     case(Format::Q5, 1536, 576, 1, Activations::A8),
     case(Format::Q8, 1536, 576, 1, Activations::A8),
     case(Format::Q8, 1536, 576, 1, Activations::A16),
-    Case { copies: 32, ..case(Format::Q8, 1536, 576, 1, Activations::A8) },
-    Case { copies: 32, ..case(Format::Q8, 1536, 576, 1, Activations::A16) },
+    case(Format::Q8, 49152, 576, 1, Activations::A8),
+    case(Format::Q8, 49152, 576, 1, Activations::A16),
     case(Format::Q4, 1536, 576, 128, Activations::A8),
     case(Format::Q4m, 1536, 576, 128, Activations::A8),
     case(Format::Q4, 1536, 576, 128, Activations::A16),
@@ -52,17 +50,15 @@ pub const CASES: &[Case] = &[
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { format, n, k, m, activations, copies } = self;
-        let cold = if *copies > 1 { "-cold" } else { "" };
-        write!(f, "{}-{activations:?}-m{m}-n{n}-k{k}{cold}", format.spec().name)
+        let Self { format, n, k, m, activations } = self;
+        write!(f, "{}-{activations:?}-m{m}-n{n}-k{k}", format.spec().name)
     }
 }
 
 /// A case with its operands.
 pub struct Product {
     case: Case,
-    w: Vec<PackedMatrix>,
-    next: usize,
+    w: PackedMatrix,
     x: QuantizedRows,
     out: Vec<f32>,
 }
@@ -78,7 +74,7 @@ impl Product {
         let size = case.format.plane_sizes(case.n, case.k).expect("small");
         let mut codes = |len: usize| Bytes::copy_of(&(0..len).map(|_| byte()).collect::<Vec<_>>());
         let halves = |len: usize| Bytes::copy_of(&[0x12, 0x24].repeat(len / 2));
-        let mut matrix = || PackedMatrix {
+        let w = PackedMatrix {
             format: case.format,
             n: case.n,
             k: case.k,
@@ -87,20 +83,17 @@ impl Product {
             s: halves(size.s),
             m: halves(size.m),
         };
-        let w = (0..case.copies).map(|_| matrix()).collect();
         let mut x = QuantizedRows::new(case.activations);
         let values: Vec<f32> = (0..case.m * case.k).map(|i| (i * 7919 % 255) as f32 - 127.0).collect();
         x.quantize(Scalar, &values, case.k).expect("sized to fit");
-        Self { out: vec![0.0; case.m * case.n], case, w, next: 0, x }
+        Self { out: vec![0.0; case.m * case.n], case, w, x }
     }
 
-    /// Computes the product with the next matrix on this thread.
+    /// Computes the product on this thread.
     pub fn run(&mut self, isa: Isa) -> &[f32] {
-        self.next = (self.next + 1) % self.w.len();
-        let w = &self.w[self.next];
         let output = Output::new(&mut self.out, self.case.m, self.case.n).expect("sized to fit");
         while let Some(tiles) = output.claim(usize::MAX) {
-            matmul_tiles(isa, Rows::Quantized(&self.x), w, Write::Store, tiles).expect("sized to fit");
+            matmul_tiles(isa, Rows::Quantized(&self.x), &self.w, Write::Store, tiles).expect("sized to fit");
         }
         &self.out
     }
@@ -113,7 +106,6 @@ impl Product {
     /// Bytes of weights.
     #[allow(dead_code, reason = "for the harnesses that report bandwidth")]
     pub fn bytes(&self) -> usize {
-        let w = &self.w[0];
-        w.w.len() + w.x.len() + w.s.len() + w.m.len()
+        self.w.w.len() + self.w.x.len() + self.w.s.len() + self.w.m.len()
     }
 }

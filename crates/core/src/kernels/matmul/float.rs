@@ -108,7 +108,9 @@ fn group<S: Dot, W: Weights, const R: usize>(
             *sum = s.add(*sum, s.mul(s.splat(x[r * k + i]), w));
         }
     }
-    for (r, sum) in sums.into_iter().enumerate() {
-        tiles.write(s, row + r, tile, sum, write);
+    let mut values = [[0.0; LANES]; R];
+    for (sum, values) in sums.into_iter().zip(&mut values) {
+        s.store(sum, values);
     }
+    tiles.write(s, row, tile, &values, write);
 }

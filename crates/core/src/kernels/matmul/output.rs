@@ -89,27 +89,59 @@ impl Tiles<'_> {
         self.range.clone()
     }
 
-    /// Writes row `row` of tile `tile`; lanes past the last column are dropped.
+    /// Writes rows `row..` of tile `tile`; lanes past the last column are dropped.
     #[inline(always)]
-    pub(super) fn write<S: Dot>(&mut self, s: S, row: usize, tile: usize, v: S::F32, write: Write) {
+    pub(super) fn write<S: Dot>(
+        &mut self,
+        s: S,
+        row: usize,
+        tile: usize,
+        values: &[[f32; LANES]],
+        write: Write,
+    ) {
+        s.call(WriteRows { tiles: self.again(), row, tile, values, write });
+    }
+
+    /// Columns of tile `tile` in row `row`.
+    #[inline(always)]
+    fn columns(&mut self, row: usize, tile: usize) -> &mut [f32] {
         assert!(row < self.rows() && self.range.contains(&tile), "outside the claimed tiles");
         let column = tile * TILE_N;
         let width = TILE_N.min(self.n() - column);
         // SAFETY: `row` and the `width` columns from `column` lie inside the output, which `Output::new` was lent
         // mutably; the columns belong to this claim alone.
-        let out = unsafe {
-            let start = self.output.data.add(row * self.n() + column);
-            std::slice::from_raw_parts_mut(start, width)
-        };
-        if let Ok(out) = <&mut [f32; TILE_N]>::try_from(&mut *out) {
-            let v = combine(s, s.load(out), v, write);
-            s.store(v, out);
-        } else {
-            let mut padded = [0.0; TILE_N];
-            padded[..width].copy_from_slice(out);
-            let v = combine(s, s.load(&padded), v, write);
-            s.store(v, &mut padded);
-            out.copy_from_slice(&padded[..width]);
+        unsafe { std::slice::from_raw_parts_mut(self.output.data.add(row * self.n() + column), width) }
+    }
+}
+
+/// [`Tiles::write`], as a function of its own.
+struct WriteRows<'a> {
+    tiles: Tiles<'a>,
+    row: usize,
+    tile: usize,
+    values: &'a [[f32; LANES]],
+    write: Write,
+}
+
+impl Kernel for WriteRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Dot>(mut self, s: S) {
+        for (r, values) in self.values.iter().enumerate() {
+            let out = self.tiles.columns(self.row + r, self.tile);
+            let v = s.load(values);
+            if let Ok(out) = <&mut [f32; LANES]>::try_from(&mut *out) {
+                let v = combine(s, s.load(out), v, self.write);
+                s.store(v, out);
+            } else {
+                let mut padded = [0.0; LANES];
+                let width = out.len();
+                padded[..width].copy_from_slice(out);
+                let v = combine(s, s.load(&padded), v, self.write);
+                s.store(v, &mut padded);
+                out.copy_from_slice(&padded[..width]);
+            }
         }
     }
 }
@@ -119,31 +151,6 @@ fn combine<S: Dot>(s: S, out: S::F32, v: S::F32, write: Write) -> S::F32 {
     match write {
         Write::Store => v,
         Write::Add => s.add(out, v),
-        Write::Gate(act) => gate(s, act, out, v),
-    }
-}
-
-/// `act(out) * v`, as a function of its own: it is long.
-#[inline(always)]
-fn gate<S: Dot>(s: S, act: Gate, out: S::F32, v: S::F32) -> S::F32 {
-    let (mut gate, mut up) = ([0.0; LANES], [0.0; LANES]);
-    s.store(out, &mut gate);
-    s.store(v, &mut up);
-    s.call(Gated { act, gate: &mut gate, up: &up });
-    s.load(&gate)
-}
-
-struct Gated<'a> {
-    act: Gate,
-    gate: &'a mut [f32; LANES],
-    up: &'a [f32; LANES],
-}
-
-impl Kernel for Gated<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Dot>(self, s: S) {
-        let out = gated(s, self.act, s.load(self.gate), s.load(self.up));
-        s.store(out, self.gate);
+        Write::Gate(act) => gated(s, act, out, v),
     }
 }

@@ -18,6 +18,8 @@ struct Tile<'a> {
     x: &'a [u8],
     s: &'a [[u16; LANES]],
     m: &'a [[u16; LANES]],
+    /// Codes of this tile and all that follow.
+    rest: &'a [u8],
 }
 
 impl<'a> Tile<'a> {
@@ -31,7 +33,8 @@ impl<'a> Tile<'a> {
         let spec = w.format.spec();
         let codes = if spec.bits == 8 { 512 } else { 256 };
         let halves = |plane| bytemuck::cast_slice::<u8, u16>(part(plane, TILE_N * 2)).as_chunks().0;
-        Self { w: part(&w.w, codes), x: part(&w.x, 64), s: halves(&w.s), m: halves(&w.m) }
+        let rest = &w.w[tile * blocks * codes..];
+        Self { w: part(&w.w, codes), x: part(&w.x, 64), s: halves(&w.s), m: halves(&w.m), rest }
     }
 }
 
@@ -40,6 +43,8 @@ trait Packed {
     const FORMAT: Format;
     const MIN: bool = matches!(FORMATS[Self::FORMAT as usize].scale, ScaleForm::F16Min);
     const OFFSET: i32 = FORMATS[Self::FORMAT as usize].offset;
+    /// Bytes of a block in the plane of codes.
+    const BLOCK: usize = if FORMATS[Self::FORMAT as usize].bits == 8 { 512 } else { 256 };
 
     /// `P - offset * S` of block `b`.
     fn dot<S: Dot, const P: usize, const R: usize>(
@@ -142,17 +147,19 @@ impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
             macro_rules! groups_of {
                 ($r:literal) => {
                     while const { $r == 1 || $r * P <= S::ROWS } && rows - row >= $r {
-                        let sums = group::<S, W, P, $r>(s, tile, &x[row * blocks..][..$r * blocks], blocks);
-                        for (r, sum) in sums.into_iter().enumerate() {
-                            tiles.write(s, row + r, index, sum, write);
-                        }
+                        let x = &x[row * blocks..][..$r * blocks];
+                        let mut values = [[0.0; LANES]; $r];
+                        group::<S, W, P, $r>(s, tile, x, blocks, &mut values);
+                        tiles.write(s, row, index, &values, write);
                         row += $r;
                     }
                 };
             }
             groups_of!(8);
             groups_of!(4);
-            groups_of!(2);
+            if const { S::ROWS < 4 * P } {
+                groups_of!(2);
+            }
             groups_of!(1);
         }
     }
@@ -165,12 +172,16 @@ fn group<S: Dot, W: Packed, const P: usize, const R: usize>(
     tile: Tile<'_>,
     x: &[Block<P>],
     blocks: usize,
-) -> [S::F32; R] {
+    values: &mut [[f32; LANES]; R],
+) {
     let mut sums = [s.splat(0.0); R];
     for b in 0..blocks {
         let mut rows = [&x[b]; R];
         for (r, row) in rows.iter_mut().enumerate() {
             *row = &x[r * blocks + b];
+        }
+        if const { R == 1 } {
+            prefetch::<S, W>(s, tile, b);
         }
         let products = W::dot(s, tile, b, rows);
         let scale = s.load_f16(&tile.s[b]);
@@ -182,5 +193,21 @@ fn group<S: Dot, W: Packed, const P: usize, const R: usize>(
             sums[r] = s.add(sums[r], s.mul(term, s.splat(rows[r].scale)));
         }
     }
-    sums
+    for r in 0..R {
+        s.store(sums[r], &mut values[r]);
+    }
+}
+
+/// How far ahead of their use weights are asked for when they are used once, in bytes.
+const AHEAD: usize = 2048;
+
+/// Asks for the codes that follow block `b`, in this tile or the next.
+#[inline(always)]
+fn prefetch<S: Dot, W: Packed>(s: S, tile: Tile<'_>, b: usize) {
+    let at = b * W::BLOCK + AHEAD;
+    if let Some(block) = tile.rest.get(at..at + W::BLOCK) {
+        for line in block.as_chunks::<64>().0 {
+            s.prefetch(line);
+        }
+    }
 }
