@@ -17,7 +17,7 @@ interface Values {
 
 const DEFAULTS: Values = {
   system: '',
-  temperature: '0.2',
+  temperature: '0',
   topP: '0.9',
   maxTokens: '1024',
   seed: '',
