@@ -30,10 +30,10 @@ const answers = () => page.locator('.message.assistant:not(.writing)');
 
 test('the default model loads and its answer streams in', async () => {
   await page.click('#pick-default');
-  await page.waitForSelector('#composer:not([hidden])', { timeout: 60_000 });
+  await page.waitForSelector('#composer:not([hidden])', { timeout: 120_000 });
   await page.fill('#prompt', 'What is the capital of France?');
   await page.keyboard.press('Enter');
-  await answers().first().waitFor({ timeout: 60_000 });
+  await answers().first().waitFor({ timeout: 120_000 });
   assert.match(await answers().first().innerText(), /Paris/);
   assert.match(await page.locator('#stats').innerText(), /tok\/s · 2 threads/);
 });
@@ -52,7 +52,7 @@ test('Escape stops an answer, and a new chat forgets it', async () => {
 test('a reload reads the model from storage, without a click', async () => {
   server.requests.length = 0;
   await page.reload();
-  await page.waitForSelector('#composer:not([hidden])', { timeout: 60_000 });
+  await page.waitForSelector('#composer:not([hidden])', { timeout: 120_000 });
   const asked = server.requests.filter((r) => r.url.endsWith('.lowbit'));
   assert.deepEqual(asked.map((r) => r.method), ['HEAD']);
 });
