@@ -5,6 +5,7 @@
 //! can reach nothing but its arguments, and its work is bounded.
 
 mod date;
+mod guard;
 mod python;
 
 use crate::arch::SpecialTokens;
@@ -15,8 +16,14 @@ use minijinja::{Environment, ErrorKind, Value, context, syntax::SyntaxConfig};
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// Steps of one rendering at most; a step is an operation or 64 bytes of text.
-const FUEL: u64 = 2_000_000;
+/// Steps of one rendering at most, besides those for the messages; a step is an operation or 64 bytes of text.
+///
+/// They also bound how deeply a template can nest values, and with it the stack.
+const STEPS: u64 = 10_000;
+/// Further steps for each message.
+const STEPS_PER_MESSAGE: u64 = 500;
+/// Further steps for each byte of a message, as one in so many bytes.
+const BYTES_PER_STEP: usize = 8;
 /// Calls of macros within macros at most.
 const MAX_RECURSION: usize = 64;
 /// Bytes of a template's source at most.
@@ -76,8 +83,9 @@ impl ChatTemplate {
             let problem = format!("it has {} bytes, expected at most {MAX_SOURCE}", source.len());
             return Err(Error::Template { problem });
         }
+        let source = guard::prepare(source).map_err(|problem| Error::Template { problem })?;
         let mut environment = environment();
-        environment.add_template_owned(NAME, without_generation_blocks(source)).map_err(error)?;
+        environment.add_template_owned(NAME, source).map_err(error)?;
         let spelling =
             |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default().to_owned();
         Ok(Self {
@@ -93,7 +101,12 @@ impl ChatTemplate {
     /// # Errors
     /// When the template fails, refuses the messages, or does not end.
     pub fn render(&self, messages: &[Message], options: RenderOptions) -> Result<String> {
-        let template = self.environment.get_template(NAME).map_err(error)?;
+        let bytes: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(
+            STEPS + STEPS_PER_MESSAGE * messages.len() as u64 + (bytes / BYTES_PER_STEP) as u64,
+        ));
+        let template = environment.get_template(NAME).map_err(error)?;
         let message = |m: &Message| context! { role => m.role.as_str(), content => m.content.as_str() };
         let values = context! {
             messages => messages.iter().map(message).collect::<Vec<Value>>(),
@@ -134,7 +147,6 @@ fn environment() -> Environment<'static> {
     if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
         environment.set_syntax(syntax);
     }
-    environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(MAX_RECURSION);
     environment.set_formatter(python::format);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -152,29 +164,13 @@ fn strftime_now(now: Duration) -> Value {
     })
 }
 
-/// Where the block tag `generation` only marks the assistant's text for training, it becomes a block without effect.
-fn without_generation_blocks(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some((before, tag)) = rest.split_once("{%") {
-        let Some((tag, after)) = tag.split_once("%}") else { break };
-        let word = tag.trim_matches(['-', '+']).trim();
-        let tag = match word {
-            "generation" => tag.replace(word, "if true"),
-            "endgeneration" => tag.replace(word, "endif"),
-            _ => tag.to_owned(),
-        };
-        out.extend([before, "{%", &tag, "%}"]);
-        rest = after;
-    }
-    out + rest
-}
-
 fn error(e: minijinja::Error) -> Error {
     let detail = e.detail().unwrap_or_default();
     let place = e.line().map(|line| format!("line {line}: ")).unwrap_or_default();
     let problem = match e.kind() {
-        ErrorKind::OutOfFuel => format!("it did not end after {FUEL} steps"),
+        ErrorKind::OutOfFuel => {
+            "it did not end after the steps that a conversation of this length may take".to_owned()
+        }
         ErrorKind::InvalidOperation if detail.starts_with(REFUSED) => detail.to_owned(),
         kind if detail.is_empty() => format!("{place}{kind}"),
         kind => format!("{place}{kind}: {detail}"),

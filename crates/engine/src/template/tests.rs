@@ -97,15 +97,56 @@ fn hostile_templates_end() {
         "{% set ns = namespace(x='x') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
         "{{ 'x' * 999999999999 }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}",
         "{% for i in range(99999) %}{{ messages | tojson }}{{ 'x' * 9999 }}{% endfor %}",
     ];
     for source in endless {
         problem(source);
     }
-    for bracket in ["(", "[", "{% if true %}", "{{ not ", "{{ -"] {
-        problem(&format!("{{{{ {}", bracket.repeat(50_000)));
-    }
+    assert!(problem(&format!("{{{{ {}", "(".repeat(900))).contains("recursion"));
     assert!(problem(endless[0]).contains("did not end"));
+}
+
+#[test]
+fn chains_and_nests_end_before_the_stack() {
+    // As long as the source may have them; they need not have a meaning.
+    let chains = [
+        format!("{{{{ {}1 }}}}", "not ".repeat(340)),
+        format!("{{{{ {}1 }}}}", "-".repeat(1020)),
+        format!("{{{{ 1{} }}}}", "+1".repeat(510)),
+        format!("{{{{ messages{} }}}}", ".y".repeat(510)),
+        format!("{{{{ 'x'{} }}}}", "|d".repeat(510)),
+        format!("{{{{ x{} }}}}", "[1]".repeat(340)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(1000)),
+        format!("{}{}", "{% for a in [1] %}".repeat(140), "{% endfor %}".repeat(140)),
+        format!("{{{{ {}{} | tojson }}}}", "[".repeat(140), "]".repeat(140)),
+        "{% set ns = namespace(x=[]) %}{% for i in range(700) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}"
+            .to_owned(),
+        "{% set ns = namespace(x=[]) %}{% for i in range(700) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}"
+            .to_owned(),
+    ];
+    // A wasm module's stack has 1 MiB.
+    let render_all = move || chains.iter().map(|source| render(source).is_ok()).collect::<Vec<_>>();
+    let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(render_all).unwrap();
+    let rendered = thread.join().unwrap();
+    assert!(rendered[9], "the steps must suffice for the depth that is tried");
+}
+
+#[test]
+fn a_long_conversation_has_steps_enough() {
+    let golden: Json = serde_json::from_str(golden!("template/expected.json")).unwrap();
+    let templates = golden["templates"].as_object().unwrap();
+    let turn = |i: usize| {
+        Message::new(if i.is_multiple_of(2) { "user" } else { "assistant" }, "Well. ".repeat(i % 99))
+    };
+    for n in [1, 2001] {
+        let messages: Vec<Message> = (0..n).map(turn).collect();
+        for (name, source) in templates {
+            let text =
+                template(source.as_str().unwrap()).unwrap().render(&messages, RenderOptions::default());
+            assert!(text.is_ok(), "{name}: {text:?}");
+        }
+    }
 }
 
 #[test]
