@@ -41,7 +41,7 @@ for (const isolated of [true, false]) {
         assert.equal(error, undefined);
         assert.equal(info.variant, way.variant);
         assert.equal(info.threads, way.threads);
-        assert.deepEqual(warnings, isolated || !way.options.threads ? [] : ['not-isolated']);
+        assert.deepEqual(warnings, isolated ? [] : ['not-isolated']);
 
         const { activations } = info;
         for (const [chunk, length] of [[64, 0], [7, 0], [512, 130]]) {
@@ -52,12 +52,12 @@ for (const isolated of [true, false]) {
           assert.equal(logitsSha256, hashOf(activations, length), `${activations}, chunk ${chunk}, length ${length}`);
         }
 
-        const answer = await page.evaluate((q) => window.ask(q), QUESTION);
+        const answer = await page.evaluate((q) => window.ask(q, { maxTokens: 16 }), QUESTION);
         assert.equal(answer.error, undefined);
-        if (activations === 'a16') assert.equal(answer.text, ANSWER);
         assert.equal(answer.pieces.join(''), answer.text);
         assert.ok(answer.pieces.length > 3, 'the text comes in pieces');
-        assert.equal(answer.finishReason, 'stop');
+        // The first two tokens are so close here that a8 may take another way, without end.
+        if (activations === 'a16') assert.deepEqual([answer.text, answer.finishReason], [ANSWER, 'stop']);
       });
     }
 
