@@ -61,7 +61,7 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.pool.shutdown.store(true, Ordering::SeqCst);
-        self.pool.publish(0);
+        self.pool.open();
         for helper in self.helpers.drain(..) {
             // A helper ends with `Ok`: it catches the panics of its jobs.
             let _ = helper.join();
@@ -103,7 +103,9 @@ impl Team {
         self.threads
     }
 
-    /// Calls `job(thread)` once on every thread, `0` being the caller, and returns when all have returned.
+    /// Calls `job(thread)` on the caller, as thread 0, and at most once on every helper that comes before the caller is
+    /// done; returns when all have returned. So a job hands out its work bit by bit, and nobody waits for a helper that
+    /// the system lets wait.
     ///
     /// A panic of any of them is passed on after all have ended. A job must not use the team that runs it.
     pub fn run(&self, job: &(dyn Fn(usize) + Sync)) {
@@ -189,13 +191,13 @@ impl<'a, T> Parts<'a, T> {
 struct Pool {
     /// Held by whoever runs a job.
     turn: Mutex<()>,
-    /// Number of the job, shifted, and how many threads take part in it: one word, so that a helper that takes no part
-    /// and comes late never mixes up two jobs.
+    /// The number of the job ([`JOB`] and up), whether helpers may still begin it ([`CLOSED`]), and how many are at it.
+    /// It is one word, so that a helper that comes late never mixes up two jobs.
     state: AtomicU32,
-    /// The job with that number, for those who take part.
+    /// The job with that number, for the helpers that are at it.
     job: UnsafeCell<Option<&'static Job>>,
-    /// Helpers that have not returned from it.
-    running: AtomicUsize,
+    /// Its threads: helpers with larger numbers take no part.
+    threads: AtomicUsize,
     shutdown: AtomicBool,
     /// The first panic of a helper.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -203,21 +205,24 @@ struct Pool {
     ended: Signal,
 }
 
-// SAFETY: `job` is written only by the holder of `turn` while no helper runs, before `state` names the job; it is read
-// only by helpers that take part in it, after they have seen that `state`. All else is synchronised by itself.
+/// Helpers that are at the job.
+const HELPERS_MASK: u32 = CLOSED - 1;
+const CLOSED: u32 = 1 << 8;
+const JOB: u32 = 1 << 9;
+
+// SAFETY: `job` is written only by the holder of `turn` while no helper is at a job and none may begin one; it is read
+// only by helpers that have counted themselves in `state`, until they take themselves off. All else synchronises itself.
 unsafe impl Sync for Pool {}
 // SAFETY: the job is `Sync`, and a pool that no thread uses holds none that is still called.
 unsafe impl Send for Pool {}
-
-const PARTICIPANTS_BITS: u32 = 8;
 
 impl Pool {
     const fn new() -> Self {
         Self {
             turn: Mutex::new(()),
-            state: AtomicU32::new(0),
+            state: AtomicU32::new(CLOSED),
             job: UnsafeCell::new(None),
-            running: AtomicUsize::new(0),
+            threads: AtomicUsize::new(0),
             shutdown: AtomicBool::new(false),
             panic: Mutex::new(None),
             started: Signal::new(),
@@ -225,65 +230,72 @@ impl Pool {
         }
     }
 
-    /// Announces the next job.
-    fn publish(&self, participants: usize) {
-        let number = (self.state.load(Ordering::SeqCst) >> PARTICIPANTS_BITS).wrapping_add(1);
-        self.state.store((number << PARTICIPANTS_BITS) | participants as u32, Ordering::SeqCst);
+    /// Opens the next job. The last one is closed and nobody is at it.
+    fn open(&self) {
+        let number = self.state.load(Ordering::SeqCst) / JOB;
+        self.state.store(number.wrapping_add(1).wrapping_mul(JOB), Ordering::SeqCst);
         self.started.notify();
     }
 
     fn run(&self, threads: usize, job: &(dyn Fn(usize) + Sync)) {
         let _turn = lock(&self.turn);
-        // SAFETY: only the lifetime changes. Helpers call the job only until `running` is zero, for which `Join` waits
+        // SAFETY: only the lifetime changes. Helpers call the job only while they are counted, for which `Close` waits
         // before this function returns or unwinds.
         let job_for_helpers: &'static Job = unsafe { std::mem::transmute(job) };
-        // SAFETY: `turn` is held and no helper runs: the last `Join` has waited for them.
+        // SAFETY: `turn` is held, the last job is closed and nobody is at it: the last `Close` has waited for that.
         unsafe { *self.job.get() = Some(job_for_helpers) };
-        self.running.store(threads - 1, Ordering::SeqCst);
-        let join = Join(self);
-        self.publish(threads);
+        self.threads.store(threads, Ordering::SeqCst);
+        let close = Close(self);
+        self.open();
         job(0);
-        drop(join);
+        drop(close);
         if let Some(panic) = lock(&self.panic).take() {
             resume_unwind(panic);
         }
     }
 
-    /// The life of helper `id`, which has seen `seen`.
+    /// The life of helper `id`, which has seen the state `seen`.
     fn help(&self, id: usize, mut seen: u32) {
         loop {
-            self.started.wait(|| self.state.load(Ordering::SeqCst) != seen);
+            self.started.wait(|| self.state.load(Ordering::SeqCst) / JOB != seen / JOB);
             seen = self.state.load(Ordering::SeqCst);
             if self.shutdown.load(Ordering::SeqCst) {
                 return;
             }
-            if id < (seen & ((1 << PARTICIPANTS_BITS) - 1)) as usize {
+            if id < self.threads.load(Ordering::SeqCst) && self.begin(seen / JOB) {
                 self.take_part(id);
             }
         }
     }
 
+    /// Counts a helper in, if job `number` is still open.
+    fn begin(&self, number: u32) -> bool {
+        let open = |state| (state / JOB == number && state & CLOSED == 0).then_some(state + 1);
+        self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, open).is_ok()
+    }
+
     fn take_part(&self, id: usize) {
-        // SAFETY: this helper takes part in the job that `state` names, so that `job` is written and stays until
-        // `running` is zero.
+        // SAFETY: this helper is counted in `state`: the job is written, and stays until it takes itself off.
         let job = unsafe { *self.job.get() };
         if let Some(job) = job
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(id)))
         {
             lock(&self.panic).get_or_insert(panic);
         }
-        if self.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let before = self.state.fetch_sub(1, Ordering::SeqCst);
+        if before & (CLOSED | HELPERS_MASK) == CLOSED + 1 {
             self.ended.notify();
         }
     }
 }
 
-/// Waits, when dropped, for the helpers of the running job.
-struct Join<'a>(&'a Pool);
+/// Closes the running job, when dropped, and waits for the helpers that are at it.
+struct Close<'a>(&'a Pool);
 
-impl Drop for Join<'_> {
+impl Drop for Close<'_> {
     fn drop(&mut self) {
-        self.0.ended.wait(|| self.0.running.load(Ordering::SeqCst) == 0);
+        self.0.state.fetch_or(CLOSED, Ordering::SeqCst);
+        self.0.ended.wait(|| self.0.state.load(Ordering::SeqCst) & HELPERS_MASK == 0);
     }
 }
 
@@ -337,18 +349,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    /// Runs a job that every thread takes part in, because all wait for the last.
+    fn run_on_all(team: &Team, job: impl Fn(usize) + Sync) {
+        let begun = AtomicUsize::new(0);
+        team.run(&|thread| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            while begun.load(Ordering::SeqCst) < team.threads() {
+                std::thread::yield_now();
+            }
+            job(thread);
+        });
+    }
+
     #[test]
-    fn every_thread_runs_every_job_once() {
+    fn the_caller_runs_every_job_and_no_helper_one_twice() {
         for threads in 1..=9 {
             let team = Team::new(threads);
             assert_eq!(team.threads(), threads);
             let calls: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
-            for _ in 0..500 {
+            for round in 1..=200 {
                 team.run(&|thread| {
                     calls[thread].fetch_add(1, Ordering::Relaxed);
                 });
+                assert_eq!(calls[0].load(Ordering::Relaxed), round);
+                assert!(calls.iter().all(|count| count.load(Ordering::Relaxed) <= round), "{calls:?}");
             }
-            assert!(calls.iter().all(|count| count.load(Ordering::Relaxed) == 500), "{threads} {calls:?}");
         }
     }
 
@@ -356,8 +381,8 @@ mod tests {
     fn a_job_sees_what_the_caller_and_earlier_jobs_wrote() {
         let team = Team::new(3);
         let values: Vec<_> = (0..3).map(|_| AtomicUsize::new(0)).collect();
-        for round in 1..2000 {
-            team.run(&|thread| {
+        for round in 1..100 {
+            run_on_all(&team, |thread| {
                 let others: usize = values.iter().map(|value| value.load(Ordering::Relaxed)).sum();
                 // Each is in the last round or in this one.
                 assert!((3 * (round - 1)..=3 * round).contains(&others), "{others} in round {round}");
@@ -367,12 +392,12 @@ mod tests {
     }
 
     #[test]
-    fn sleeping_helpers_wake_up() {
+    fn sleeping_threads_wake_up() {
         let team = Team::new(4);
         let calls = AtomicUsize::new(0);
         for _ in 0..5 {
             std::thread::sleep(std::time::Duration::from_millis(20));
-            team.run(&|thread| {
+            run_on_all(&team, |thread| {
                 // The caller, too, falls asleep while it waits.
                 if thread == 2 {
                     std::thread::sleep(std::time::Duration::from_millis(20));
@@ -419,11 +444,11 @@ mod tests {
         let team = Team::new(3);
         for culprit in [0, 1, 2, 1] {
             let result = catch_unwind(AssertUnwindSafe(|| {
-                team.run(&|thread| assert_ne!(thread, culprit, "culprit"));
+                run_on_all(&team, |thread| assert_ne!(thread, culprit, "culprit"));
             }));
             assert!(result.is_err(), "{culprit}");
             let calls = AtomicUsize::new(0);
-            team.run(&|_| {
+            run_on_all(&team, |_| {
                 calls.fetch_add(1, Ordering::Relaxed);
             });
             assert_eq!(calls.into_inner(), 3);
@@ -433,19 +458,19 @@ mod tests {
     #[test]
     fn teams_may_be_used_from_several_threads() {
         let team = Team::new(3);
-        let calls = AtomicUsize::new(0);
+        let items = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
-                    for _ in 0..200 {
-                        team.run(&|_| {
-                            calls.fetch_add(1, Ordering::Relaxed);
+                    for _ in 0..100 {
+                        team.for_each_chunk(8, 1, |_, range| {
+                            items.fetch_add(range.len(), Ordering::Relaxed);
                         });
                     }
                 });
             }
         });
-        assert_eq!(calls.into_inner(), 1800);
+        assert_eq!(items.into_inner(), 2400);
     }
 
     #[test]
