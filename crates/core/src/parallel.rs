@@ -61,7 +61,7 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.pool.shutdown.store(true, Ordering::SeqCst);
-        self.pool.open();
+        self.pool.started.notify();
         for helper in self.helpers.drain(..) {
             // A helper ends with `Ok`: it catches the panics of its jobs.
             let _ = helper.join();
@@ -257,11 +257,12 @@ impl Pool {
     /// The life of helper `id`, which has seen the state `seen`.
     fn help(&self, id: usize, mut seen: u32) {
         loop {
-            self.started.wait(|| self.state.load(Ordering::SeqCst) / JOB != seen / JOB);
-            seen = self.state.load(Ordering::SeqCst);
-            if self.shutdown.load(Ordering::SeqCst) {
+            let ends = || self.shutdown.load(Ordering::SeqCst);
+            self.started.wait(|| ends() || self.state.load(Ordering::SeqCst) / JOB != seen / JOB);
+            if ends() {
                 return;
             }
+            seen = self.state.load(Ordering::SeqCst);
             if id < self.threads.load(Ordering::SeqCst) && self.begin(seen / JOB) {
                 self.take_part(id);
             }

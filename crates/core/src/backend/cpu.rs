@@ -135,15 +135,6 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Tiles that a thread takes at once: few, so that all end together, but not for ever one with few rows, where a tile
-/// takes less than a microsecond.
-fn tiles_at_once(team: &Team, output: &Output<'_>) -> usize {
-    match team.threads() {
-        1 => output.tiles(),
-        threads => (output.tiles() / (threads * 8)).clamp(1, 32),
-    }
-}
-
 /// Computes all tiles of the outputs.
 fn multiply<const N: usize>(
     team: &Team,
@@ -154,7 +145,7 @@ fn multiply<const N: usize>(
     let failure = Failure::default();
     team.run(&|_| {
         for (matrix, write, output) in &products {
-            while let Some(tiles) = output.claim(tiles_at_once(team, output)) {
+            while let Some(tiles) = output.claim_share(team.threads()) {
                 failure.note(matmul_tiles(isa, x.for_matrix(matrix), matrix, *write, tiles));
             }
         }
@@ -307,7 +298,7 @@ impl Backend for CpuBackend {
         let (failure, isa) = (Failure::default(), self.isa);
         self.team.run(&|_| {
             let (gate, up) = ((prepared.for_matrix(gate), gate), (prepared.for_matrix(up), up));
-            while let Some(tiles) = output.claim(tiles_at_once(&self.team, &output)) {
+            while let Some(tiles) = output.claim_share(self.team.threads()) {
                 failure.note(gated_tiles(isa, gate, up, act, tiles));
             }
         });

@@ -54,10 +54,25 @@ impl<'a> Output<'a> {
 
     /// The next `count` tiles (fewer at the end) that nobody has claimed yet; `None` when all are claimed.
     pub fn claim(&self, count: usize) -> Option<Tiles<'_>> {
-        let count = count.min(self.tiles());
-        let first = self.next.fetch_add(count, Ordering::Relaxed);
-        let range = first..self.tiles().min(first.saturating_add(count));
-        (!range.is_empty()).then_some(Tiles { output: self, range })
+        self.claim_of_rest(|_| count)
+    }
+
+    /// Half of one thread's share of the tiles that nobody has claimed yet, but at least one; `None` when all are
+    /// claimed. Pieces shrink towards the end, so that `threads` threads read long runs of weights and yet end together.
+    pub fn claim_share(&self, threads: usize) -> Option<Tiles<'_>> {
+        match threads {
+            0 | 1 => self.claim(usize::MAX),
+            _ => self.claim_of_rest(|rest| rest / (2 * threads)),
+        }
+    }
+
+    /// The next `count(rest)` tiles (at least one), `rest` being the number of tiles that nobody has claimed yet.
+    fn claim_of_rest(&self, count: impl Fn(usize) -> usize) -> Option<Tiles<'_>> {
+        let tiles = self.tiles();
+        let end = |first: usize| first + count(tiles - first).clamp(1, tiles - first);
+        let claimed = |first| (first < tiles).then(|| end(first));
+        let first = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claimed).ok()?;
+        Some(Tiles { output: self, range: first..end(first) })
     }
 }
 

@@ -86,5 +86,18 @@ fn every_tile_is_claimed_once() {
         seen.extend(tiles.range());
     }
     assert_eq!(seen, [0, 1, 2, 3]);
-    assert!(output.claim(usize::MAX).is_none());
+    assert!(output.claim(usize::MAX).is_none() && output.claim_share(2).is_none());
+}
+
+#[test]
+fn shares_of_threads_shrink_to_single_tiles() {
+    let mut out = vec![0.0; 16 * 36];
+    let mut shares = |threads| {
+        let output = Output::new(&mut out, 1, 16 * 36).expect("sized to fit");
+        let ranges = std::iter::from_fn(|| output.claim_share(threads).map(|tiles| tiles.range()));
+        ranges.map(|range| range.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(shares(1), [36]);
+    assert_eq!(shares(2), [9, 6, 5, 4, 3, 2, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(shares(9), [[2].as_slice(), &[1; 34]].concat());
 }
