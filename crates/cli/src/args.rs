@@ -1,14 +1,13 @@
 //! The arguments that several commands share.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::input;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::Backend;
 use lowbit_core::simd::Isa;
-use lowbit_engine::GenerateOptions;
-use lowbit_engine::sampler::Sampling;
-use lowbit_engine::{Message, Model};
+use lowbit_engine::{GenerateOptions, Message, Model, SamplingOptions};
 
 /// Which model, and on what.
 #[derive(Args, Clone, Debug)]
@@ -19,8 +18,8 @@ pub struct ModelArgs {
     /// Instruction set [default: the fastest of this machine]
     #[arg(long)]
     pub isa: Option<Isa>,
-    /// Threads [default: the machine's cores]
-    #[arg(long)]
+    /// Threads, 1 to 255 [default: the machine's cores]
+    #[arg(long, value_parser = threads())]
     pub threads: Option<usize>,
     /// Precision of activations: one byte a value, or two, which are as exact as f32 [default: the model's]
     #[arg(long, value_parser = activations())]
@@ -31,6 +30,11 @@ pub struct ModelArgs {
     /// One JSON document on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// Reads a number of threads.
+pub fn threads() -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u8).range(1..).map(usize::from)
 }
 
 /// Reads the precision of activations.
@@ -56,18 +60,9 @@ pub struct PromptArgs {
 }
 
 impl PromptArgs {
-    /// The prompt's text.
-    pub fn text(&self) -> Result<String> {
-        if self.prompt != "-" {
-            return Ok(self.prompt.clone());
-        }
-        std::io::read_to_string(std::io::stdin())
-            .map_err(|source| Error::Io { path: "standard input".to_owned(), source })
-    }
-
     /// The prompt's tokens.
     pub fn encode<B: Backend>(&self, model: &Model<B>) -> Result<Vec<u32>> {
-        let text = self.text()?;
+        let text = input::text_or_stdin(&self.prompt)?;
         if self.raw {
             return Ok(model.codec().encode(&text));
         }
@@ -77,32 +72,33 @@ impl PromptArgs {
     }
 }
 
-/// How an answer is made.
+/// How an answer is made. What is left out is as the model's makers recommend, and what they leave out gives the likeliest
+/// token always: the same question gets the same answer.
 #[derive(Args, Clone, Debug)]
 pub struct AnswerArgs {
     /// The most tokens of an answer [default: until the model ends it]
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
-    /// Always the likeliest token
+    /// Always the likeliest token, whatever the model's makers recommend
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
     pub greedy: bool,
-    /// Seed of the choice of tokens
+    /// Seed of the choice of tokens: another one gives another answer [default: 0]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// 0 is greedy
-    #[arg(long)]
+    /// 0 is greedy [default: the model's, or 0]
+    #[arg(long, allow_negative_numbers = true)]
     pub temperature: Option<f32>,
-    /// Choose among this many likeliest tokens; 0: all
+    /// Choose among this many likeliest tokens; 0: all [default: the model's, or 40]
     #[arg(long)]
     pub top_k: Option<usize>,
-    /// Choose among the likeliest tokens that have this probability together
-    #[arg(long)]
+    /// Choose among the likeliest tokens that have this probability together [default: the model's, or 0.95]
+    #[arg(long, allow_negative_numbers = true)]
     pub top_p: Option<f32>,
-    /// Choose among tokens that have this share of the likeliest one's probability
-    #[arg(long)]
+    /// Choose among tokens that have this share of the likeliest one's probability [default: the model's, or 0.05]
+    #[arg(long, allow_negative_numbers = true)]
     pub min_p: Option<f32>,
-    /// Divides the logits of tokens seen; 1: off
-    #[arg(long)]
+    /// Divides the logits of tokens seen; 1: off [default: the model's, or 1]
+    #[arg(long, allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// Subtracted from the logits of tokens seen
     #[arg(long, allow_negative_numbers = true)]
@@ -121,16 +117,17 @@ pub struct AnswerArgs {
 impl AnswerArgs {
     /// As the engine takes them.
     pub fn options(&self) -> GenerateOptions {
-        let mut sampling = if self.greedy { Sampling::greedy() } else { Sampling::default() };
-        let set = |to: &mut f32, from: Option<f32>| *to = from.unwrap_or(*to);
-        set(&mut sampling.temperature, self.temperature);
-        set(&mut sampling.top_p, self.top_p);
-        set(&mut sampling.min_p, self.min_p);
-        set(&mut sampling.repetition_penalty, self.repetition_penalty);
-        set(&mut sampling.presence_penalty, self.presence_penalty);
-        set(&mut sampling.frequency_penalty, self.frequency_penalty);
-        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
-        sampling.seed = self.seed.unwrap_or_else(random_seed);
+        let sampling = SamplingOptions {
+            temperature: if self.greedy { Some(0.0) } else { self.temperature },
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            penalty_window: None,
+            seed: self.seed,
+        };
         GenerateOptions {
             max_tokens: self.max_tokens,
             sampling,
@@ -139,10 +136,4 @@ impl AnswerArgs {
             ..GenerateOptions::default()
         }
     }
-}
-
-/// A seed that differs from run to run.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }

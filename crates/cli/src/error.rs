@@ -19,6 +19,9 @@ pub enum Error {
     Fetch { model: &'static str, problem: String },
     #[error("{path}: {problem}")]
     Reference { path: String, problem: String },
+    /// Each has been shown when it was asked.
+    #[error("without an answer: {0} questions")]
+    Unanswered(usize),
     /// A comparison ran well and found a difference.
     #[error("{0}")]
     Differs(String),
@@ -38,6 +41,7 @@ impl Error {
             Self::Usage(_) => "usage",
             Self::Fetch { .. } => "fetch",
             Self::Reference { .. } => "bad-reference",
+            Self::Unanswered(_) => "unanswered",
             Self::Differs(_) => "differs",
         }
     }

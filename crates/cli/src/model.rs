@@ -3,7 +3,7 @@
 use crate::args::ModelArgs;
 use crate::error::{Error, Result};
 use crate::fetch::{PACKAGED, PackagedModel};
-use crate::{cache, progress};
+use crate::{cache, progress, whole_file};
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{Backend, CpuBackend};
 use lowbit_core::container::{Artifact, VERSION};
@@ -41,7 +41,7 @@ pub struct Device {
 pub fn open(model: &str) -> Result<Source> {
     let start = Instant::now();
     let artifact = match named(model) {
-        Some(packaged) => Artifact::read(&cached(packaged)?, true)?,
+        Some(packaged) => read_cached(packaged)?,
         None if is_source(Path::new(model))? => {
             convert::in_memory(Path::new(model), &convert::Options::default(), &mut |_| ())?
         }
@@ -64,14 +64,24 @@ pub fn load_exact(arguments: &ModelArgs) -> Result<Model<Oracle>> {
 impl Source {
     /// Moves the model to the CPU.
     pub fn load(&self, arguments: &ModelArgs) -> Result<Loaded<CpuBackend>> {
+        self.load_on(arguments, |cpu| cpu)
+    }
+
+    /// Moves the model to what `device` makes of the CPU.
+    pub fn load_on<B: Backend>(
+        &self,
+        arguments: &ModelArgs,
+        device: impl FnOnce(CpuBackend) -> B,
+    ) -> Result<Loaded<B>> {
         let start = Instant::now();
         let act = arguments.act.unwrap_or(self.artifact.header().manifest.activations);
         let isa = arguments.isa.unwrap_or_else(Isa::best);
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let backend = CpuBackend::new(isa, arguments.threads.unwrap_or_else(cores), act)?;
-        let device = Device { isa: isa.name(), threads: backend.threads(), act };
-        let model = Model::load(&self.artifact, backend, LoadOptions { context: arguments.context })?;
-        Ok(Loaded { model, load_s: self.read_s + start.elapsed().as_secs_f64(), device })
+        let runs_on = Device { isa: isa.name(), threads: backend.threads(), act };
+        let options = LoadOptions { context: arguments.context };
+        let model = Model::load(&self.artifact, device(backend), options)?;
+        Ok(Loaded { model, load_s: self.read_s + start.elapsed().as_secs_f64(), device: runs_on })
     }
 
     /// Bytes of all packed matrices.
@@ -102,15 +112,53 @@ fn cached(packaged: &PackagedModel) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Reads the packaged model's artifact. One that is damaged is packed again.
+fn read_cached(packaged: &PackagedModel) -> Result<Artifact> {
+    use lowbit_core::Error as Core;
+    let path = cached(packaged)?;
+    match Artifact::read(&path, true) {
+        Err(Core::Corrupt { .. } | Core::Malformed { .. } | Core::MissingTensor { .. }) => {
+            std::fs::remove_file(&path).map_err(|e| Error::io(&path, e))?;
+            Ok(Artifact::read(&cached(packaged)?, true)?)
+        }
+        read => Ok(read?),
+    }
+}
+
 /// Packs a GGUF file or a Hugging Face folder, showing how far it is.
 pub fn pack(source: &Path, out: &Path, options: &convert::Options) -> Result<convert::Summary> {
+    if let (Ok(from), Ok(to)) = (source.canonicalize(), out.canonicalize())
+        && from == to
+    {
+        let problem = format!("{}: the output would replace its source; choose another name", out.display());
+        return Err(Error::Usage(problem));
+    }
     let bar = progress::bytes("packing", 0);
-    let summary = convert::to_file(source, out, options, &mut |progress| {
+    let mut show = |progress: convert::Progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.done);
-    });
+    };
+    let summary = whole_file::write(out, |file| Ok(convert::to_file(source, file, out, options, &mut show)?));
     bar.finish_and_clear();
-    Ok(summary?)
+    summary
+}
+
+/// Says what a model can be where there is nothing at `path`.
+pub fn check_exists(path: &Path) -> Result<()> {
+    if path.as_os_str().is_empty() {
+        return Err(Error::Usage("the model is an empty text, expected a file or a name".to_owned()));
+    }
+    match std::fs::metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let names: Vec<&str> = PACKAGED.iter().map(|packaged| packaged.name).collect();
+            let known = format!(
+                "no such file; give an artifact, a GGUF file, a Hugging Face folder or {}",
+                names.join(", ")
+            );
+            Err(Error::io(path, std::io::Error::new(e.kind(), known)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether `path` is a GGUF file or a Hugging Face folder, which must be packed, not an artifact.
@@ -118,8 +166,9 @@ fn is_source(path: &Path) -> Result<bool> {
     if path.is_dir() {
         return Ok(true);
     }
+    check_exists(path)?;
     let mut magic = Vec::new();
-    let file = std::fs::File::open(path).map_err(|e| Error::io(path, e))?;
+    let (file, _) = lowbit_core::import::open(path)?;
     file.take(4).read_to_end(&mut magic).map_err(|e| Error::io(path, e))?;
     Ok(magic == b"GGUF")
 }

@@ -1,11 +1,14 @@
 //! NumPy's `.npy` files of little-endian f32, as reference vectors come.
 
 use crate::error::{Error, Result};
+use std::io::Read;
 use std::path::Path;
 
 /// The elements of the file, whatever its shape.
 pub fn read_f32(path: &Path) -> Result<Vec<f32>> {
-    let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
+    let (mut file, len) = lowbit_core::import::open(path)?;
+    let mut bytes = Vec::new();
+    file.by_ref().take(len).read_to_end(&mut bytes).map_err(|e| Error::io(path, e))?;
     parse(&bytes).map_err(|problem| Error::Reference { path: path.display().to_string(), problem })
 }
 

@@ -1,6 +1,6 @@
 //! The program as a user meets it, on a tiny model with random weights.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use lowbit_testing::TinyModel;
 use serde_json::Value;
@@ -61,6 +61,18 @@ fn run_answers_and_reports() {
     assert_eq!(report["act"], "a16");
     let streamed = text(&arguments);
     assert_eq!(streamed.trim_end_matches('\n'), report["text"].as_str().unwrap().trim_end_matches('\n'));
+}
+
+#[test]
+fn who_says_nothing_gets_the_likeliest_tokens() {
+    let model = tiny_gguf("default");
+    let tokens = |more: &[&str]| {
+        let base = ["run", "-m", &model, "-p", "Hello", "-n", "20"];
+        json(&[&base, more].concat())["tokens"].clone()
+    };
+    assert_eq!(tokens(&[]), tokens(&["--greedy"]));
+    assert_eq!(tokens(&[]), tokens(&["--seed", "5"]));
+    assert_eq!(tokens(&["--temperature", "2"]), tokens(&["--temperature", "2", "--seed", "0"]));
 }
 
 #[test]
@@ -148,6 +160,29 @@ fn a_conversation_reuses_the_cache() {
 }
 
 #[test]
+fn a_question_that_is_too_long_does_not_end_the_conversation() {
+    let model = tiny_gguf("chat-long");
+    let mut child = lowbit(&["chat", "-m", &model, "-n", "2", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let questions = format!("Hello\n{}\nAnd then?\n", "word ".repeat(500));
+    child.stdin.take().unwrap().write_all(questions.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((lines.len(), output.status.code()), (3, Some(1)), "{lines:?}");
+    assert_eq!(lines[1]["error"]["code"], "context-full");
+    assert!(
+        lines[2]["stats"]["reused_tokens"].as_u64().unwrap() > 0,
+        "the first turn is still there: {lines:?}"
+    );
+    assert!(String::from_utf8_lossy(&output.stderr).contains("without an answer: 1"));
+}
+
+#[test]
 fn text_becomes_tokens_and_text_again() {
     let model = tiny_gguf("tokenize");
     let tokens = json(&["tokenize", "-m", &model, "Grüße, 12!"]);
@@ -174,6 +209,18 @@ fn perplexity_and_bench_give_numbers() {
     assert_eq!(report["results"][0]["name"], "pp16");
     assert_eq!(report["results"][1]["runs"].as_array().unwrap().len(), 3);
     assert!(report["results"][1]["weights_gb_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["results"][1]["ops"], Value::Null);
+
+    let report = json(&[&arguments[..], &["--ops"]].concat());
+    for result in report["results"].as_array().unwrap() {
+        let ops = result["ops"].as_array().unwrap();
+        let names: Vec<_> = ops.iter().map(|op| op["op"].as_str().unwrap()).collect();
+        let expected = ["embed", "qkv", "attention", "attention_output", "gate_up", "down", "head", "other"];
+        assert_eq!(names, expected);
+        let shares: Vec<f64> = ops.iter().map(|op| op["share"].as_f64().unwrap()).collect();
+        assert!(shares[..7].iter().all(|share| *share > 0.0), "{ops:?}");
+        assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{ops:?}");
+    }
 }
 
 /// The exit status, the single line on stderr, and the error object of the same command with `--json`.
@@ -201,6 +248,8 @@ fn errors_are_one_line_and_an_object() {
         (&["run", "-m", &model, "-p", "Hi", "--temperature", "NaN"], "bad-sampling", "temperature"),
         (&["run", "-m", &model, "-p", "Hi", "--context", "100000"], "bad-config", "context"),
         (&["tokenize", "-m", &model, "--decode", "999999"], "unknown-token", "999999"),
+        (&["parity", "-m", &model, "--length", "99999999999999"], "context-full", "99999999999999"),
+        (&["run", "-m", &model, "-p", "Hi", "--temperature", "-1"], "bad-sampling", "temperature is -1"),
     ] {
         let (status, line, error) = failure(arguments);
         assert_eq!((status, error["code"].as_str()), (1, Some(code)), "{line}");
@@ -210,8 +259,94 @@ fn errors_are_one_line_and_an_object() {
 }
 
 #[test]
+fn a_damaged_artifact_in_the_cache_is_packed_again() {
+    let cache = folder("cache");
+    std::fs::write(cache.join("SmolLM2-135M-Instruct.Q4_1.gguf"), TinyModel::default().gguf()).unwrap();
+    let run = || {
+        let mut command = lowbit(&["run", "-p", "Hi", "-n", "3", "--json"]);
+        let output = command.env("LOWBIT_CACHE", &cache).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["tokens"].clone()
+    };
+    let tokens = run();
+    let artifact = names(&cache).into_iter().find(|name| name.ends_with(".lowbit")).unwrap();
+    let mut bytes = std::fs::read(cache.join(&artifact)).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    for damaged in [&bytes[..], &bytes[..last], b""] {
+        std::fs::write(cache.join(&artifact), damaged).unwrap();
+        assert_eq!(run(), tokens);
+        assert_eq!(std::fs::read(cache.join(&artifact)).unwrap().len(), bytes.len());
+    }
+}
+
+/// What is in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn packing_to_one_output_at_once_gives_one_whole_artifact() {
+    let model = tiny_gguf("pack-twice");
+    let folder = folder("pack-twice");
+    let artifact = folder.join("tiny.lowbit");
+    let pack = || lowbit(&["pack", &model]).stdout(Stdio::null()).spawn().unwrap();
+    for mut child in [(); 4].map(|()| pack()) {
+        assert!(child.wait().unwrap().success());
+    }
+    json(&["inspect", artifact.to_str().unwrap()]);
+    assert_eq!(names(&folder), ["tiny.gguf", "tiny.lowbit"]);
+}
+
+#[test]
+fn packing_replaces_neither_its_source_nor_a_folder() {
+    let model = tiny_gguf("pack-over");
+    let (status, line, _) = failure(&["pack", &model, "-o", &model]);
+    assert!(status == 2 && line.contains("would replace its source"), "{line}");
+    json(&["inspect", &model]);
+    let folder = folder("pack-over");
+    let (status, line, error) = failure(&["pack", &model, "-o", folder.to_str().unwrap()]);
+    assert!(status == 1 && error["code"] == "io" && line.contains("is no regular file"), "{line}");
+    assert_eq!(names(&folder), ["tiny.gguf"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_pack_leaves_nothing() {
+    let folder = folder("interrupt");
+    let _ = std::fs::remove_file(folder.join("big.lowbit"));
+    let model = folder.join("big.gguf");
+    let big = TinyModel { d_model: 1024, ffn_dim: 4096, ..TinyModel::default() };
+    std::fs::write(&model, big.gguf()).unwrap();
+    for _ in 0..20 {
+        let mut child = lowbit(&["pack", model.to_str().unwrap()]).stdout(Stdio::null()).spawn().unwrap();
+        while names(&folder).len() == 1 && child.try_wait().unwrap().is_none() {}
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().is_ok());
+        let status = child.wait().unwrap().code();
+        if status == Some(130) {
+            return assert_eq!(names(&folder), ["big.gguf"]);
+        }
+        // It was too quick.
+        assert_eq!((status, names(&folder)), (Some(0), vec!["big.gguf".to_owned(), "big.lowbit".to_owned()]));
+        std::fs::remove_file(folder.join("big.lowbit")).unwrap();
+    }
+    panic!("it always ended before it was interrupted");
+}
+
+#[test]
 fn wrong_usage_exits_with_2() {
-    for arguments in [&["run"][..], &["run", "-p", "Hi", "--isa", "abacus"], &["dance"]] {
+    for arguments in [
+        &["run"][..],
+        &["run", "-p", "Hi", "--isa", "abacus"],
+        &["run", "-p", "Hi", "--threads", "0"],
+        &["run", "-p", "Hi", "--threads", "256"],
+        &["parity", "--team", "0"],
+        &["bench", "--decode", "0"],
+        &["dance"],
+    ] {
         let report = output(&[arguments, &["--json"]].concat());
         assert_eq!(report.status.code(), Some(2), "{arguments:?}");
         let object: Value = serde_json::from_slice(&report.stdout).unwrap();

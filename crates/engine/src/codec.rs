@@ -1,9 +1,10 @@
 //! Text to tokens and back: the tokenizer, the chat template and the special tokens of a model.
 
 use crate::arch::{self, SpecialTokens};
+use crate::sampler::Sampling;
 use crate::template::{ChatTemplate, Message, RenderOptions};
 use crate::tokenizer::Tokenizer;
-use crate::{Error, Result};
+use crate::{Error, Result, SamplingOptions};
 use lowbit_core::container::Artifact;
 
 /// What a model needs to read and write text. It needs no device.
@@ -11,6 +12,7 @@ pub struct Codec {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     tokens: SpecialTokens,
+    sampling: Sampling,
 }
 
 impl Codec {
@@ -19,6 +21,10 @@ impl Codec {
     /// # Errors
     /// When the configuration, the tokenizer or the template is defective.
     pub fn load(artifact: &Artifact) -> Result<Self> {
+        Self::of_artifact(artifact).map_err(|error| error.of(&artifact.header().file))
+    }
+
+    fn of_artifact(artifact: &Artifact) -> Result<Self> {
         let manifest = &artifact.header().manifest;
         arch::arch(&manifest.architecture)?;
         let tokens = arch::llama::parse(&manifest.config)?.tokens;
@@ -27,16 +33,17 @@ impl Codec {
             problem: "the artifact holds no tokenizer; pack the model again".to_owned(),
         })?;
         let tokenizer = Tokenizer::from_json(artifact.document(document)?)?;
-        Self::new(tokenizer, manifest.chat_template.as_deref(), tokens)
+        let sampling = SamplingOptions::of_manifest(&manifest.sampling)?;
+        Ok(Self { sampling, ..Self::new(tokenizer, manifest.chat_template.as_deref(), tokens)? })
     }
 
-    /// From its parts; `template` is Jinja.
+    /// From its parts; `template` is Jinja. Greedy unless a caller asks for something else.
     ///
     /// # Errors
     /// When the template does not parse.
     pub fn new(tokenizer: Tokenizer, template: Option<&str>, tokens: SpecialTokens) -> Result<Self> {
         let template = template.map(|source| ChatTemplate::new(source, &tokenizer, &tokens)).transpose()?;
-        Ok(Self { tokenizer, template, tokens })
+        Ok(Self { tokenizer, template, tokens, sampling: Sampling::default() })
     }
 
     /// The tokenizer.
@@ -60,6 +67,11 @@ impl Codec {
             problem: "the model has none; give it plain text to continue".to_owned(),
         })?;
         template.encode(&self.tokenizer, messages, RenderOptions::default())
+    }
+
+    /// How tokens are chosen when nothing is said: what the model's makers recommend, or greedy.
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
     }
 
     /// Whether `id` ends an answer.

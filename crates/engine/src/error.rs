@@ -10,6 +10,14 @@ pub enum Error {
     /// A file, a tensor or the device.
     #[error(transparent)]
     Core(#[from] lowbit_core::Error),
+    /// An error in what a file says.
+    #[error("{file}: {error}")]
+    File {
+        /// The file's name as the caller gave it.
+        file: String,
+        /// What is wrong in it.
+        error: Box<Self>,
+    },
     /// The architecture is not one of [`crate::arch::ARCHS`].
     #[error("architecture {name} is not supported; supported: {known}")]
     Architecture {
@@ -90,10 +98,25 @@ pub enum Error {
 }
 
 impl Error {
+    /// Names the file whose contents are at fault, where the error does not name it yet.
+    pub(crate) fn of(self, file: &str) -> Self {
+        match self {
+            Self::Config { field: "context", .. } | Self::File { .. } => self,
+            Self::Core(lowbit_core::Error::Shape { ref what, .. }) if what.starts_with(file) => self,
+            Self::Core(lowbit_core::Error::Shape { .. })
+            | Self::Architecture { .. }
+            | Self::Config { .. }
+            | Self::Tokenizer { .. }
+            | Self::Template { .. } => Self::File { file: file.to_owned(), error: Box::new(self) },
+            _ => self,
+        }
+    }
+
     /// A short stable identifier of the cause.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Core(e) => e.code(),
+            Self::File { error, .. } => error.code(),
             Self::Architecture { .. } => "unknown-architecture",
             Self::Config { .. } => "bad-config",
             Self::Token { .. } => "unknown-token",
@@ -105,5 +128,20 @@ impl Error {
             Self::Tokenizer { .. } => "bad-tokenizer",
             Self::Template { .. } => "bad-template",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Error;
+
+    #[test]
+    fn what_a_file_says_is_blamed_on_the_file() {
+        let config = |field| Error::Config { field, problem: "is 0".to_owned() };
+        let blamed = config("d_model").of("m.lowbit").of("m.lowbit");
+        assert_eq!(blamed.to_string(), "m.lowbit: configuration: d_model: is 0");
+        assert_eq!(blamed.code(), "bad-config");
+        // This one is the user's.
+        assert_eq!(config("context").of("m.lowbit").to_string(), "configuration: context: is 0");
     }
 }

@@ -1,9 +1,9 @@
 //! One answer as a step machine: every step is short, and between two steps the caller may do anything, also stop.
 
-use crate::sampler::{Sampler, Sampling};
+use crate::sampler::Sampler;
 use crate::stop::StopStrings;
 use crate::utf8::Utf8Gate;
-use crate::{Error, Model, Result, Session};
+use crate::{Error, Model, Result, SamplingOptions, Session};
 use lowbit_core::backend::Backend;
 use web_time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use web_time::{Duration, Instant};
 pub struct GenerateOptions {
     /// The answer ends after this many tokens; `None`: when the model ends it or the context is full.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
-    pub sampling: Sampling,
+    /// How tokens are chosen; what is left out is the model's default.
+    pub sampling: SamplingOptions,
     /// The answer ends before any of these.
     pub stop: Vec<String>,
     /// Prompt tokens that are run in one step, at least 1. Smaller: an abort is quicker. It does not change the answer.
@@ -30,7 +30,7 @@ impl Default for GenerateOptions {
     fn default() -> Self {
         Self {
             max_tokens: None,
-            sampling: Sampling::default(),
+            sampling: SamplingOptions::default(),
             stop: Vec::new(),
             chunk: DEFAULT_CHUNK,
             ignore_eos: false,
@@ -144,7 +144,7 @@ impl Generation {
         if options.chunk == 0 {
             return Err(Error::Option { field: "chunk", problem: "is 0, expected at least 1".to_owned() });
         }
-        let mut sampler = Sampler::new(options.sampling.clone())?;
+        let mut sampler = Sampler::new(options.sampling.or(model.codec().sampling()))?;
         for &id in &prompt {
             sampler.accept(id);
         }

@@ -20,9 +20,11 @@ pub mod log_probs;
 pub mod model;
 pub mod oracle;
 pub mod sampler;
+pub mod sampling;
 pub mod session;
 pub mod stop;
 pub mod template;
+pub mod timed;
 pub mod tokenizer;
 pub mod utf8;
 
@@ -30,5 +32,6 @@ pub use codec::Codec;
 pub use error::{Error, Result};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Stats, logits_sha256};
 pub use model::{LoadOptions, Model};
+pub use sampling::SamplingOptions;
 pub use session::Session;
 pub use template::Message;

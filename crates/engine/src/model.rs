@@ -49,6 +49,10 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// When the manifest, a tensor, the tokenizer or the template is defective, or the context does not fit the model.
     pub fn load(artifact: &Artifact, backend: B, options: LoadOptions) -> Result<Self> {
+        Self::load_parts(artifact, backend, options).map_err(|error| error.of(&artifact.header().file))
+    }
+
+    fn load_parts(artifact: &Artifact, backend: B, options: LoadOptions) -> Result<Self> {
         let manifest = &artifact.header().manifest;
         arch::arch(&manifest.architecture)?;
         let config = arch::llama::parse(&manifest.config)?;

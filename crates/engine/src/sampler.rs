@@ -23,7 +23,7 @@ use crate::{Error, Result};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-/// How tokens are chosen. The defaults suit small chat models.
+/// How tokens are chosen. The default is greedy, and with a temperature what suits small chat models.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Sampling {
@@ -50,7 +50,7 @@ pub struct Sampling {
 impl Default for Sampling {
     fn default() -> Self {
         Self {
-            temperature: 0.7,
+            temperature: 0.0,
             top_k: 40,
             top_p: 0.95,
             min_p: 0.05,
@@ -66,7 +66,7 @@ impl Default for Sampling {
 impl Sampling {
     /// Always the most probable token.
     pub fn greedy() -> Self {
-        Self { temperature: 0.0, ..Self::default() }
+        Self::default()
     }
 
     /// # Errors

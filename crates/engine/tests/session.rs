@@ -5,14 +5,15 @@
 mod support;
 
 use lowbit_engine::oracle::Oracle;
-use lowbit_engine::sampler::Sampling;
-use lowbit_engine::{Event, FinishReason, GenerateOptions, Generation, Message, Model, Session};
+use lowbit_engine::{
+    Event, FinishReason, GenerateOptions, Generation, Message, Model, SamplingOptions, Session,
+};
 use support::tiny_model;
 
 fn options(max_tokens: usize) -> GenerateOptions {
     GenerateOptions {
         max_tokens: Some(max_tokens),
-        sampling: Sampling::greedy(),
+        sampling: SamplingOptions::greedy(),
         ignore_eos: true,
         chunk: 8,
         ..Default::default()

@@ -4,26 +4,30 @@ use crate::args::ModelArgs;
 use crate::error::Result;
 use crate::{model, output};
 use lowbit_core::backend::Backend;
+use lowbit_engine::timed::{Op, Timed};
 use lowbit_engine::{Model, Session};
 use std::num::NonZeroUsize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub struct Bench {
     #[command(flatten)]
     model: ModelArgs,
     /// Prompt lengths
-    #[arg(long, value_delimiter = ',', default_values_t = [128, 512])]
-    prefill: Vec<usize>,
+    #[arg(long, value_delimiter = ',', default_value = "128,512")]
+    prefill: Vec<NonZeroUsize>,
     /// Tokens decoded one by one, after an empty cache
-    #[arg(long, value_delimiter = ',', default_values_t = [64])]
-    decode: Vec<usize>,
+    #[arg(long, value_delimiter = ',', default_value = "64")]
+    decode: Vec<NonZeroUsize>,
     /// Prompt tokens that are run together
     #[arg(long, default_value = "512")]
     chunk: NonZeroUsize,
     /// Runs of each, of which the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
+    /// Show which share of the time each op of the forward pass takes
+    #[arg(long)]
+    ops: bool,
 }
 
 /// The speed of one task.
@@ -38,26 +42,52 @@ struct Speed {
     /// Weights read per second by the median, in GB; for decode only.
     #[serde(skip_serializing_if = "Option::is_none")]
     weights_gb_s: Option<f64>,
+    /// With `--ops`: the share of each in the time of all runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ops: Option<Vec<Share>>,
+}
+
+/// An op of the forward pass and its share of the time, 0 to 1.
+#[derive(Debug, PartialEq, serde::Serialize)]
+struct Share {
+    op: &'static str,
+    share: f64,
 }
 
 impl Bench {
     pub fn run(&self) -> Result<()> {
         let source = model::open(&self.model.model)?;
-        let weight_bytes = source.matrix_bytes();
         let mut arguments = self.model.clone();
-        let longest = self.prefill.iter().chain(&self.decode).copied().max().unwrap_or(1);
+        let longest = self.prefill.iter().chain(&self.decode).copied().max().map_or(1, NonZeroUsize::get);
         arguments.context = Some(arguments.context.unwrap_or(longest));
-        let mut loaded = source.load(&arguments)?;
+        if self.ops {
+            let loaded = source.load_on(&arguments, Timed::new)?;
+            self.measure(&source, loaded, |backend| backend.take().to_vec())
+        } else {
+            self.measure(&source, source.load(&arguments)?, |_| Vec::new())
+        }
+    }
+
+    /// Runs every task; `spent` says how long each op has taken since the last time, as far as that is measured.
+    fn measure<B: Backend>(
+        &self,
+        source: &model::Source,
+        mut loaded: model::Loaded<B>,
+        spent: impl Fn(&B) -> Vec<(Op, Duration)>,
+    ) -> Result<()> {
+        let weight_bytes = source.matrix_bytes();
         let mut session = loaded.model.session()?;
         let mut speeds = Vec::new();
-        let tasks = self.prefill.iter().map(|&n| ("pp", n, self.chunk.get()));
-        for (kind, n, chunk) in tasks.chain(self.decode.iter().map(|&n| ("tg", n, 1))) {
+        let tasks = self.prefill.iter().map(|&n| ("pp", n.get(), self.chunk.get()));
+        for (kind, n, chunk) in tasks.chain(self.decode.iter().map(|&n| ("tg", n.get(), 1))) {
             let runs = (0..self.repeat).map(|_| run(&mut loaded.model, &mut session, n, chunk));
             let runs = runs.collect::<Result<Vec<f64>>>()?;
             let tok_s = median(&runs);
             let gb_s = tok_s * weight_bytes as f64 / 1e9;
             let weights_gb_s = (kind == "tg").then_some(gb_s);
-            let speed = Speed { name: format!("{kind}{n}"), tok_s, runs, weights_gb_s };
+            let wall: f64 = runs.iter().map(|tok_s| n as f64 / tok_s).sum();
+            let ops = shares(&spent(loaded.model.backend()), wall);
+            let speed = Speed { name: format!("{kind}{n}"), tok_s, runs, weights_gb_s, ops };
             if !self.model.json {
                 speed.print()?;
             }
@@ -92,6 +122,16 @@ fn run<B: Backend>(model: &mut Model<B>, session: &mut Session<B>, n: usize, chu
     Ok(n as f64 / start.elapsed().as_secs_f64())
 }
 
+/// The share of every op in `wall` seconds, and of what is no op; nothing when no ops were measured.
+fn shares(spent: &[(Op, Duration)], wall: f64) -> Option<Vec<Share>> {
+    let share = |op, seconds: f64| Share { op, share: seconds / wall };
+    let mut shares: Vec<Share> =
+        spent.iter().map(|(op, time)| share(op.name(), time.as_secs_f64())).collect();
+    let rest = 1.0 - shares.iter().map(|share| share.share).sum::<f64>();
+    shares.push(share("other", rest.max(0.0) * wall));
+    (!spent.is_empty()).then_some(shares)
+}
+
 fn median(runs: &[f64]) -> f64 {
     let mut sorted = runs.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -105,17 +145,30 @@ fn median(runs: &[f64]) -> f64 {
 impl Speed {
     fn print(&self) -> Result<()> {
         let weights = self.weights_gb_s.map_or_else(String::new, |gb| format!(", {gb:.1} GB/s of weights"));
-        output::line(&format!("{:6} {:8.1} tok/s{weights}", self.name, self.tok_s))
+        output::line(&format!("{:6} {:8.1} tok/s{weights}", self.name, self.tok_s))?;
+        let ops = self.ops.iter().flatten();
+        ops.into_iter().try_for_each(|Share { op, share }| {
+            output::line(&format!("       {op:16} {:5.1} %", 100.0 * share))
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::median;
+    use super::*;
 
     #[test]
     fn medians() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn shares_of_a_time() {
+        assert_eq!(shares(&[], 2.0), None);
+        let spent = [(Op::Qkv, Duration::from_millis(500)), (Op::Head, Duration::from_secs(1))];
+        let found: Vec<_> = shares(&spent, 2.0).unwrap_or_default();
+        let expected = [("qkv", 0.25), ("head", 0.5), ("other", 0.25)];
+        assert_eq!(found, expected.map(|(op, share)| Share { op, share }));
     }
 }

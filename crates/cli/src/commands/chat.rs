@@ -2,11 +2,11 @@
 
 use crate::args::{AnswerArgs, ModelArgs};
 use crate::error::{Error, Result};
+use crate::interrupt::Answering;
 use crate::{answer, model, output};
-use lowbit_engine::Message;
+use lowbit_core::backend::CpuBackend;
+use lowbit_engine::{Message, Model, Session};
 use std::io::{BufRead, IsTerminal};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 #[derive(clap::Args)]
 pub struct Chat {
@@ -19,60 +19,47 @@ pub struct Chat {
     answer: AnswerArgs,
 }
 
-/// What Ctrl-C does: ends the program while it waits for a question (and when pressed twice), ends the answer else.
-#[derive(Clone, Default)]
-struct Interrupt(Arc<AtomicU8>);
-
-const WAITING: u8 = 0;
-const ANSWERING: u8 = 1;
-const ABORTED: u8 = 2;
-/// Exit status of a program ended by Ctrl-C.
-const INTERRUPTED: i32 = 130;
-
-impl Interrupt {
-    fn install() -> Result<Self> {
-        let state = Self::default();
-        let shared = state.clone();
-        let on_interrupt = move || {
-            let aborted = shared.0.compare_exchange(ANSWERING, ABORTED, Ordering::SeqCst, Ordering::SeqCst);
-            if aborted.is_err() {
-                std::process::exit(INTERRUPTED);
-            }
-        };
-        ctrlc::set_handler(on_interrupt)
-            .map_err(|e| Error::Usage(format!("Ctrl-C cannot be caught: {e}")))?;
-        Ok(state)
-    }
-
-    fn set(&self, state: u8) {
-        self.0.store(state, Ordering::SeqCst);
-    }
-
-    fn aborted(&self) -> bool {
-        self.0.load(Ordering::SeqCst) == ABORTED
-    }
-}
-
 impl Chat {
     pub fn run(&self) -> Result<()> {
-        let interrupt = Interrupt::install()?;
         let mut loaded = model::load(&self.model)?;
         let model = &mut loaded.model;
         let mut session = model.session()?;
         let mut messages: Vec<Message> = Vec::new();
         messages.extend(self.system.as_ref().map(|text| Message::new("system", text.clone())));
+        let mut unanswered = 0;
         while let Some(question) = self.ask()? {
             messages.push(Message::new("user", question));
-            interrupt.set(ANSWERING);
-            let mut generation = model.chat(&mut session, &messages, self.answer.options())?;
-            let show = |piece: &str| if self.model.json { Ok(()) } else { output::text(piece) };
-            let (text, reason) =
-                answer::stream(&mut generation, model, &mut session, show, || interrupt.aborted())?;
-            interrupt.set(WAITING);
-            self.report(&text, reason, &generation)?;
-            messages.push(Message::new("assistant", text));
+            match self.answer(model, &mut session, &messages) {
+                Ok(text) => messages.push(Message::new("assistant", text)),
+                // A question that is too long, say, must not end the conversation.
+                Err(Error::Engine(error)) => {
+                    messages.pop();
+                    unanswered += 1;
+                    crate::show_error(&Error::Engine(error), self.model.json);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        match unanswered {
+            0 => Ok(()),
+            n => Err(Error::Unanswered(n)),
+        }
+    }
+
+    /// Answers the last of `messages` and returns the answer's text.
+    fn answer(
+        &self,
+        model: &mut Model<CpuBackend>,
+        session: &mut Session<CpuBackend>,
+        messages: &[Message],
+    ) -> Result<String> {
+        let answering = Answering::begin();
+        let mut generation = model.chat(session, messages, self.answer.options())?;
+        let show = |piece: &str| if self.model.json { Ok(()) } else { output::text(piece) };
+        let (text, reason) = answer::stream(&mut generation, model, session, show, || answering.aborted())?;
+        drop(answering);
+        self.report(&text, reason, &generation)?;
+        Ok(text)
     }
 
     /// The next question; `None` at the end of the input.

@@ -40,6 +40,7 @@ impl Inspect {
                 "architecture": manifest.architecture,
                 "config": manifest.config,
                 "activations": manifest.activations,
+                "sampling": manifest.sampling,
                 "source": manifest.source,
                 "chat_template": manifest.chat_template,
                 "data_bytes": header.data_len,
@@ -51,6 +52,9 @@ impl Inspect {
         output::line(&format!("architecture  {}", manifest.architecture))?;
         output::line(&format!("config        {}", manifest.config))?;
         output::line(&format!("activations   {:?}", manifest.activations))?;
+        if !manifest.sampling.is_null() {
+            output::line(&format!("sampling      {}", manifest.sampling))?;
+        }
         output::line(&format!("source        {} ({})", manifest.source.file, manifest.source.licence))?;
         output::line(&format!(
             "data          {} bytes in {} chunks",

@@ -75,6 +75,7 @@ impl Pack {
 
 /// The source's name with another ending.
 fn beside(source: &Path) -> Result<PathBuf> {
+    model::check_exists(source)?;
     let source = source.canonicalize().map_err(|e| Error::io(source, e))?;
     Ok(source.with_extension("lowbit"))
 }

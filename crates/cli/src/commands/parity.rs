@@ -22,7 +22,7 @@ pub struct Parity {
     #[arg(long)]
     length: Option<NonZeroUsize>,
     /// Numbers of threads [default: 1,2, or what --threads says]
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = crate::args::threads())]
     team: Vec<usize>,
     /// Prefill chunks
     #[arg(long, value_delimiter = ',', default_value = "1,7,64,512")]
@@ -134,6 +134,9 @@ impl Parity {
         let mut model = source.load(&arguments)?.model;
         let prompt = model.codec().encode_chat(&[Message::new("user", self.prompt.clone())])?;
         let length = self.length.map_or(prompt.len(), NonZeroUsize::get);
+        if length > model.context() {
+            return Err(lowbit_engine::Error::ContextFull { tokens: length, context: model.context() }.into());
+        }
         let prompt: Vec<u32> = prompt.iter().copied().cycle().take(length).collect();
         let mut session = model.session()?;
         let mut trace = Trace::default();

@@ -6,7 +6,7 @@
 
 use crate::args::ModelArgs;
 use crate::error::{Error, Result};
-use crate::{model, output};
+use crate::{input, model, output};
 use lowbit_core::backend::Backend;
 use lowbit_engine::Model;
 use lowbit_engine::log_probs::LogProbs;
@@ -31,7 +31,7 @@ pub struct Perplexity {
 
 impl Perplexity {
     pub fn run(&self) -> Result<()> {
-        let text = std::fs::read_to_string(&self.file).map_err(|e| Error::io(&self.file, e))?;
+        let text = input::file(&self.file)?;
         let mut arguments = self.model.clone();
         arguments.context = Some(arguments.context.unwrap_or(self.chunk as usize));
         let nll = match self.exact {

@@ -1,7 +1,7 @@
 //! `lowbit tokenize`: text to tokens and back.
 
-use crate::error::{Error, Result};
-use crate::{model, output};
+use crate::error::Result;
+use crate::{input, model, output};
 use lowbit_engine::{Codec, Message};
 
 #[derive(clap::Args)]
@@ -32,8 +32,10 @@ impl Tokenize {
         let tokenizer = codec.tokenizer();
         let ids = match (&self.decode, self.text.as_deref().unwrap_or_default()) {
             (Some(ids), _) => ids.clone(),
-            (None, text) if self.chat => codec.encode_chat(&[Message::new("user", read(text)?)])?,
-            (None, text) => tokenizer.encode(&read(text)?, self.special),
+            (None, text) if self.chat => {
+                codec.encode_chat(&[Message::new("user", input::text_or_stdin(text)?)])?
+            }
+            (None, text) => tokenizer.encode(&input::text_or_stdin(text)?, self.special),
         };
         let size = tokenizer.vocab_size();
         if let Some(&id) = ids.iter().find(|&&id| id as usize >= size) {
@@ -50,13 +52,4 @@ impl Tokenize {
         }
         ids.iter().zip(pieces).try_for_each(|(id, piece)| output::line(&format!("{id}\t{piece:?}")))
     }
-}
-
-/// The text itself, or standard input for `-`.
-fn read(text: &str) -> Result<String> {
-    if text != "-" {
-        return Ok(text.to_owned());
-    }
-    std::io::read_to_string(std::io::stdin())
-        .map_err(|source| Error::Io { path: "standard input".to_owned(), source })
 }

@@ -90,33 +90,58 @@ impl Artifact {
 mod native {
     use super::*;
     use crate::container::parse_header;
-    use crate::import::Parsed;
+    use crate::import::{Parsed, open};
+    use crate::parallel::{Parts, Team};
     use std::fs::File;
     use std::io::{Read, Seek, SeekFrom};
     use std::path::Path;
+    use std::sync::{Mutex, PoisonError};
 
     impl Artifact {
-        /// Reads an artifact; every chunk is compared with its hash when `verify` says so.
+        /// Reads an artifact, with all cores; every chunk is compared with its hash when `verify` says so.
         pub fn read(path: &Path, verify: bool) -> Result<Self> {
             let name = path.display().to_string();
-            let io = |source| Error::Io { path: name.clone(), source };
-            let mut file = File::open(path).map_err(io)?;
-            let len = file.metadata().map_err(io)?.len();
+            let (mut file, len) = open(path)?;
             let header = read_header(&name, &mut file, len)?;
-            let mut data = AlignedBytes::try_zeroed(header.data_len).ok_or_else(|| Error::Io {
-                path: name.clone(),
-                source: std::io::ErrorKind::OutOfMemory.into(),
-            })?;
-            file.seek(SeekFrom::Start(header.data_start as u64)).map_err(io)?;
-            for i in 0..header.chunk_count() {
-                let chunk = &mut data.as_mut_slice()[header.chunk_range(i)];
-                file.read_exact(chunk).map_err(io)?;
-                if verify {
-                    header.verify_chunk(i, chunk)?;
-                }
-            }
+            let mut data = AlignedBytes::try_zeroed(header.data_len)
+                .ok_or_else(|| Error::Io { path: name.clone(), source: no_memory(header.data_len) })?;
+            read_data(path, &header, &mut data, verify)?;
             Self::new(header, Arc::new(data))
         }
+    }
+
+    /// Reads the data region. Of several errors it returns that of the first chunk.
+    fn read_data(path: &Path, header: &Header, data: &mut AlignedBytes, verify: bool) -> Result<()> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let parts = Parts::new(data.as_mut_slice(), header.manifest.chunk_size);
+        let failure = Mutex::new(None::<(usize, Error)>);
+        Team::new(cores.min(header.chunk_count())).run(&|_| {
+            while let Some((i, chunk)) = parts.take() {
+                let Err(error) = read_chunk(path, header, i, chunk, verify) else { continue };
+                let mut first = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                if first.as_ref().is_none_or(|(other, _)| i < *other) {
+                    *first = Some((i, error));
+                }
+            }
+        });
+        let first = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        first.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    fn read_chunk(path: &Path, header: &Header, i: usize, chunk: &mut [u8], verify: bool) -> Result<()> {
+        let io = |source| Error::Io { path: path.display().to_string(), source };
+        // Each has a position of its own.
+        let (mut file, _) = open(path)?;
+        let start = header.data_start + header.chunk_range(i).start;
+        file.seek(SeekFrom::Start(start as u64)).map_err(io)?;
+        file.read_exact(chunk).map_err(io)?;
+        if verify { header.verify_chunk(i, chunk) } else { Ok(()) }
+    }
+
+    fn no_memory(len: usize) -> std::io::Error {
+        let problem =
+            format!("{len} bytes of memory are not to be had; close other programs or use a smaller model");
+        std::io::Error::new(std::io::ErrorKind::OutOfMemory, problem)
     }
 
     fn read_header(name: &str, file: &mut File, len: u64) -> Result<Header> {

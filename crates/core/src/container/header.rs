@@ -159,7 +159,7 @@ impl Header {
                     }
                     (size, Some(tensor)) => {
                         let stored = size.checked_next_multiple_of(ALIGN);
-                        if tensor.dtype != "U8" || stored.is_none_or(|s| tensor.shape != [s]) {
+                        if tensor.dtype != "U8" || stored.is_none_or(|s| tensor.shape != [s as u64]) {
                             return Err(fail(format!(
                                 "plane {letter} is {} {:?}, expected U8 of {size} bytes rounded up to {ALIGN}",
                                 tensor.dtype, tensor.shape

@@ -15,9 +15,11 @@ pub use artifact::Artifact;
 pub use header::{Header, parse_header};
 pub use layout::{Item, Layout, Place};
 
+use crate::parallel::Team;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::OnceLock;
 
 /// The version that this library writes, and whose major it reads.
 pub const VERSION: [u32; 2] = [1, 0];
@@ -43,6 +45,9 @@ pub struct Manifest {
     pub tokenizer: Option<String>,
     /// Jinja chat template.
     pub chat_template: Option<String>,
+    /// How its makers recommend to choose tokens, as the engine defines it; null where they do not.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub sampling: serde_json::Value,
     /// The precision of activations this model asks for.
     pub activations: crate::activation::Activations,
     /// Where the model comes from.
@@ -75,6 +80,19 @@ pub struct Source {
     pub licence: String,
     /// Name and version of the packer.
     pub packer: String,
+}
+
+/// SHA-256, in hexadecimal, of every `size` bytes of `data`, with all cores; the last piece may be shorter.
+pub fn chunk_hashes(data: &[u8], size: usize) -> Vec<String> {
+    let chunks: Vec<&[u8]> = data.chunks(size.max(1)).collect();
+    let hashes: Vec<OnceLock<String>> = vec![OnceLock::new(); chunks.len()];
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Team::new(cores.min(chunks.len())).for_each_chunk(chunks.len(), 1, |_, range| {
+        for i in range {
+            hashes[i].get_or_init(|| sha256_hex(chunks[i]));
+        }
+    });
+    hashes.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
 /// SHA-256 in hexadecimal.

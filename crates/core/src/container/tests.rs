@@ -15,6 +15,7 @@ fn manifest() -> Manifest {
         matrices: BTreeMap::new(),
         tokenizer: Some("tokenizer.json".into()),
         chat_template: Some("{{ messages }}".into()),
+        sampling: serde_json::Value::Null,
         activations: Activations::A16,
         source: Source { file: "tiny.gguf".into(), ..Source::default() },
         chunk_size: 0,
@@ -152,6 +153,14 @@ fn corrupt_chunks_are_found() {
 }
 
 #[test]
+fn hashes_of_chunks_stand_in_their_order() {
+    let data: Vec<u8> = (0..1000u32).map(|i| i as u8).collect();
+    let expected: Vec<String> = data.chunks(64).map(sha256_hex).collect();
+    assert_eq!(chunk_hashes(&data, 64), expected);
+    assert!(chunk_hashes(&[], 64).is_empty());
+}
+
+#[test]
 fn damaged_scales_are_found() {
     let (layout, header, mut data) = sample();
     let Some(Place::Planes([_, _, s, _])) = layout.place("a") else { panic!() };
@@ -236,4 +245,21 @@ fn files_are_read_and_verified() {
     assert!(matches!(Artifact::read(&path, false), Err(Error::Malformed { .. })));
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(Artifact::read(&path, false), Err(Error::Io { .. })));
+}
+
+#[test]
+fn of_several_damaged_chunks_the_first_is_named() {
+    let items = [Item::Document { name: "tokenizer.json".into(), len: 4 * CHUNK + 5 }];
+    let layout = Layout::new("t", manifest(), &items).unwrap();
+    let mut data: Vec<u8> = (0..layout.data_len()).map(|i| (i >> 8) as u8).collect();
+    let header = layout.header_bytes(chunk_hashes(&data, CHUNK), "").unwrap();
+    let path = std::env::temp_dir().join(format!("lowbit-chunks-{}.lowbit", std::process::id()));
+    let write = |data: &[u8]| std::fs::write(&path, [&header[..], data].concat()).unwrap();
+    write(&data);
+    assert_eq!(Artifact::read(&path, true).unwrap().data().as_slice(), data);
+    data[CHUNK + 3] ^= 1;
+    data[3 * CHUNK] ^= 1;
+    write(&data);
+    assert!(matches!(Artifact::read(&path, true), Err(Error::Corrupt { chunk: 1, .. })));
+    std::fs::remove_file(&path).unwrap();
 }

@@ -7,6 +7,12 @@
 pub mod gguf;
 pub mod safetensors;
 
+#[cfg(not(target_family = "wasm"))]
+mod file;
+
+#[cfg(not(target_family = "wasm"))]
+pub use file::open;
+
 /// The outcome of parsing the first bytes of a file.
 #[derive(Clone, Debug)]
 pub enum Parsed<T> {

@@ -39,7 +39,7 @@ pub struct Tensor {
     /// Type of the elements, as in the file: `F32`, `BF16`, `U8`, ...
     pub dtype: String,
     /// Sizes, slowest first.
-    pub shape: Vec<usize>,
+    pub shape: Vec<u64>,
     /// Where its bytes are in the data.
     pub range: Range<u64>,
 }
@@ -118,8 +118,8 @@ fn check_tensors(file: &str, tensors: &[Tensor]) -> Result<u64> {
         let Some(size) = element_size(&tensor.dtype) else {
             return fail(format!("its dtype {} is unknown", tensor.dtype));
         };
-        let count = tensor.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
-        let Some(size) = count.and_then(|count| count.checked_mul(size)) else {
+        let count = tensor.shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim));
+        let Some(size) = count.and_then(|count| count.checked_mul(size as u64)) else {
             return fail(format!("its shape {:?} overflows", tensor.shape));
         };
         let Range { start, end: tensor_end } = tensor.range;
@@ -128,7 +128,7 @@ fn check_tensors(file: &str, tensors: &[Tensor]) -> Result<u64> {
                 "begins at byte {start} of the data, expected {end}: tensors lie without gaps or overlaps"
             ));
         }
-        if tensor_end.checked_sub(start) != Some(size as u64) {
+        if tensor_end.checked_sub(start) != Some(size) {
             return fail(format!(
                 "its offsets {start}..{tensor_end} do not span the {size} bytes of its shape"
             ));
@@ -159,7 +159,7 @@ struct Header {
 #[serde(deny_unknown_fields)]
 struct Entry {
     dtype: String,
-    shape: Vec<usize>,
+    shape: Vec<u64>,
     data_offsets: (u64, u64),
 }
 

@@ -71,6 +71,8 @@ fn choose<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     if isa == Isa::WasmRelaxed {
         return kernel.run(WasmRelaxed::new());
     }
+    // A target without vectors has no other choice.
+    let _ = isa;
     kernel.run(super::Scalar)
 }
 

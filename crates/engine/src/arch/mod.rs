@@ -59,6 +59,15 @@ pub enum TensorKind {
     },
 }
 
+impl std::fmt::Display for TensorKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Matrix { n, k } => write!(f, "a matrix of {n} x {k}"),
+            Self::Vector { len } => write!(f, "a vector of {len}"),
+        }
+    }
+}
+
 /// Where a model's tensors come from.
 pub trait Weights {
     /// The packed matrix `name`.

@@ -4,9 +4,9 @@ use super::{HuggingFace, InMemory, Options, Plan, Shard, gguf, hugging_face};
 use crate::Result;
 use lowbit_core::Error;
 use lowbit_core::container::{Artifact, hex, sha256_hex};
-use lowbit_core::import::{Parsed, safetensors};
+use lowbit_core::import::{Parsed, open, safetensors};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -30,27 +30,20 @@ pub struct Summary {
     pub source_bytes: u64,
 }
 
-/// Converts a GGUF file or a Hugging Face folder to an artifact. The file appears under its name only when it is whole.
+/// Converts a GGUF file or a Hugging Face folder to an artifact, which it writes into `out`: an empty file, open for
+/// reading and writing. `name` is the artifact's name in messages. After an error `out` holds nothing of use.
 ///
 /// # Errors
 /// When the source is not sound or a file cannot be read or written.
 pub fn to_file(
     source: &Path,
-    out: &Path,
+    out: &File,
+    name: &Path,
     options: &Options,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Summary> {
     let mut source = Opened::new(source, options)?;
-    let mut partial = out.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let result = write_artifact(&mut source, &partial, progress)
-        .and_then(|summary| fs::rename(&partial, out).map_err(|e| io(out, e)).map(|()| summary));
-    if result.is_err() {
-        // The error that matters is the first one.
-        let _ = fs::remove_file(&partial);
-    }
-    result
+    write_artifact(&mut source, out, name, progress)
 }
 
 /// Converts a GGUF file or a Hugging Face folder into memory.
@@ -71,13 +64,17 @@ pub fn in_memory(source: &Path, options: &Options, progress: &mut dyn FnMut(Prog
     Ok(conversion.finish(None)?.1)
 }
 
-fn write_artifact(source: &mut Opened, path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Summary> {
+fn write_artifact(
+    source: &mut Opened,
+    out: &File,
+    path: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Summary> {
     let Opened { plan, files } = source;
     let (data_start, data_len) = (plan.layout().data_start() as u64, plan.layout().data_len() as u64);
     let source_bytes = plan.source_bytes();
     let mut done = Progress { done: 0, total: source_bytes + files[0].len + data_len };
 
-    let out = &File::create(path).map_err(|e| io(path, e))?;
     out.set_len(data_start + data_len).map_err(|e| io(path, e))?;
     let mut write =
         |start: usize, bytes: &[u8]| write_at(out, data_start + start as u64, bytes).map_err(|e| io(path, e));
@@ -95,7 +92,8 @@ fn write_artifact(source: &mut Opened, path: &Path, progress: &mut dyn FnMut(Pro
         done.done += n;
         progress(done);
     })?;
-    let mut written = Source { path: path.to_owned(), file: reopen(path)?, len: data_start + data_len };
+    let file = out.try_clone().map_err(|e| io(path, e))?;
+    let mut written = Source { path: path.to_owned(), file, len: data_start + data_len };
     let mut hashes = Vec::new();
     for i in 0..plan.layout().manifest().chunks.len() {
         let chunk = plan.layout().chunk_range(i);
@@ -128,14 +126,7 @@ impl Opened {
     }
 
     fn folder(folder: &Path, options: &Options) -> Result<Self> {
-        let text = |name: &str| -> Result<Option<Vec<u8>>> {
-            let path = folder.join(name);
-            match fs::read(&path) {
-                Ok(bytes) => Ok(Some(bytes)),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                Err(e) => Err(io(&path, e)),
-            }
-        };
+        let text = |name: &str| document(&folder.join(name));
         let mut parts = HuggingFace {
             folder: folder.display().to_string(),
             config: text("config.json")?,
@@ -160,6 +151,25 @@ impl Opened {
     }
 }
 
+/// No sensible `tokenizer.json` or index is longer; it is read whole.
+const MOST_DOCUMENT_BYTES: u64 = 256 << 20;
+
+/// All bytes of a file beside the weights; `None` when there is none.
+fn document(path: &Path) -> Result<Option<Vec<u8>>> {
+    let (mut file, len) = match open(path) {
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    if len > MOST_DOCUMENT_BYTES {
+        let problem =
+            format!("has {len} bytes, expected at most {MOST_DOCUMENT_BYTES}; this is no such document");
+        return Err(Error::malformed(&path.display().to_string(), "size", problem).into());
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|e| io(path, e))?;
+    Ok(Some(bytes))
+}
+
 /// A file that is read piece by piece.
 struct Source {
     path: PathBuf,
@@ -169,8 +179,7 @@ struct Source {
 
 impl Source {
     fn open(path: &Path) -> Result<Self> {
-        let file = reopen(path)?;
-        let len = file.metadata().map_err(|e| io(path, e))?.len();
+        let (file, len) = open(path)?;
         Ok(Self { path: path.to_owned(), file, len })
     }
 
@@ -214,10 +223,6 @@ impl Source {
         }
         Ok(hex(&hash.finalize()))
     }
-}
-
-fn reopen(path: &Path) -> Result<File> {
-    File::open(path).map_err(|e| io(path, e))
 }
 
 fn write_at(mut file: &File, start: u64, bytes: &[u8]) -> std::io::Result<()> {

@@ -2,8 +2,8 @@
 
 use super::plan::SourceTensor;
 use super::{Description, Options, Plan, in_file, tokenizer, unsupported_architecture};
-use crate::Result;
 use crate::arch::{ARCHS, LlamaConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, TensorSpec};
+use crate::{Result, SamplingOptions};
 use lowbit_core::Error;
 use lowbit_core::backend::RopeStyle;
 use lowbit_core::import::Parsed;
@@ -60,8 +60,25 @@ fn describe(header: &Gguf, factors: Option<Vec<f32>>) -> Result<Description> {
         architecture: arch.name.to_owned(),
         config,
         chat_template: header.text("tokenizer.chat_template")?.map(str::to_owned),
+        sampling: sampling(header)?,
         tokenizer: vocabulary.tokenizer_json()?,
         licence: header.text("general.license")?.unwrap_or_default().to_owned(),
+    })
+}
+
+/// What the model's makers recommend.
+fn sampling(header: &Gguf) -> Result<SamplingOptions> {
+    let float = |name: &str| -> Result<Option<f32>> {
+        Ok(header.float(&format!("general.sampling.{name}"))?.map(|value| value as f32))
+    };
+    let top_k = header.unsigned("general.sampling.top_k")?;
+    Ok(SamplingOptions {
+        temperature: float("temp")?,
+        top_k: top_k.map(|k| usize::try_from(k).unwrap_or(0)),
+        top_p: float("top_p")?,
+        min_p: float("min_p")?,
+        repetition_penalty: float("penalty_repeat")?,
+        ..SamplingOptions::default()
     })
 }
 

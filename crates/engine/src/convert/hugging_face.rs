@@ -2,8 +2,8 @@
 
 use super::plan::SourceTensor;
 use super::{Description, Options, Plan, in_file, unsupported_architecture};
-use crate::Result;
 use crate::arch::{ARCHS, LlamaConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, TensorSpec};
+use crate::{Result, SamplingOptions};
 use lowbit_core::Error;
 use lowbit_core::backend::RopeStyle;
 use lowbit_core::import::safetensors::{Safetensors, Tensor};
@@ -47,8 +47,9 @@ impl HuggingFace {
     /// Names of the files with weights: those of the index, or model.safetensors where there is none.
     ///
     /// # Errors
-    /// When the index is malformed or names a file outside the folder.
+    /// When the folder holds no model, or its index is malformed or names a file outside the folder.
     pub fn shard_names(&self) -> Result<Vec<String>> {
+        self.required("config.json", &self.config)?;
         let Some(index) = self.document("model.safetensors.index.json", &self.index)? else {
             return Ok(vec!["model.safetensors".to_owned()]);
         };
@@ -130,6 +131,7 @@ pub fn hugging_face(source: &HuggingFace, options: &Options) -> Result<Plan> {
         architecture: arch.name.to_owned(),
         config: llama,
         chat_template: chat_template(source, tokenizer_config.as_ref())?,
+        sampling: sampling(generation.as_ref())?,
         tokenizer: source.tokenizer.clone().unwrap_or_default(),
         licence: source.licence(),
     };
@@ -138,6 +140,21 @@ pub fn hugging_face(source: &HuggingFace, options: &Options) -> Result<Plan> {
 }
 
 /// A JSON file; a field that is null counts as missing.
+/// What the model's makers recommend, as the transformers library reads it: nothing, unless they ask for sampling.
+fn sampling(generation: Option<&Document>) -> Result<SamplingOptions> {
+    let Some(generation) = generation.filter(|g| g.get("do_sample") == Some(&Value::Bool(true))) else {
+        return Ok(SamplingOptions::default());
+    };
+    Ok(SamplingOptions {
+        temperature: Some(generation.number("temperature")?.unwrap_or(1.0) as f32),
+        top_k: Some(generation.size("top_k")?.unwrap_or(50)),
+        top_p: Some(generation.number("top_p")?.unwrap_or(1.0) as f32),
+        min_p: Some(generation.number("min_p")?.unwrap_or(0.0) as f32),
+        repetition_penalty: generation.number("repetition_penalty")?.map(|penalty| penalty as f32),
+        ..SamplingOptions::default()
+    })
+}
+
 struct Document {
     file: String,
     value: Value,
@@ -417,8 +434,8 @@ fn source_tensor(
 ) -> Result<SourceTensor> {
     let field = format!("tensor {}", tensor.name);
     let (expected, meaning) = match spec.kind {
-        TensorKind::Matrix { n, k } => (vec![n, k], "[outputs, inputs]"),
-        TensorKind::Vector { len } => (vec![len], "[length]"),
+        TensorKind::Matrix { n, k } => (vec![n as u64, k as u64], "[outputs, inputs]"),
+        TensorKind::Vector { len } => (vec![len as u64], "[length]"),
     };
     if tensor.shape != expected {
         let problem = format!(

@@ -4,7 +4,7 @@ use super::Plan;
 use crate::Result;
 use lowbit_core::Error;
 use lowbit_core::buffer::AlignedBytes;
-use lowbit_core::container::{Artifact, sha256_hex};
+use lowbit_core::container::{Artifact, chunk_hashes};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -75,9 +75,7 @@ impl InMemory {
             return Err(Error::malformed(&self.plan.files()[file], "data", problem).into());
         }
         let data = self.data.as_slice();
-        let chunks = chunks.unwrap_or_else(|| {
-            (0..layout.manifest().chunks.len()).map(|i| sha256_hex(&data[layout.chunk_range(i)])).collect()
-        });
+        let chunks = chunks.unwrap_or_else(|| chunk_hashes(data, layout.manifest().chunk_size));
         let bytes = layout.header_bytes(chunks, "")?;
         let header = layout.header(&bytes)?;
         Ok((bytes, Artifact::new(header, Arc::new(self.data))?))

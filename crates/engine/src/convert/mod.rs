@@ -64,6 +64,7 @@ struct Description {
     architecture: String,
     config: crate::arch::LlamaConfig,
     chat_template: Option<String>,
+    sampling: crate::SamplingOptions,
     tokenizer: Vec<u8>,
     licence: String,
 }
@@ -77,6 +78,7 @@ impl Description {
             matrices: Default::default(),
             tokenizer: Some(TOKENIZER.to_owned()),
             chat_template: self.chat_template.clone(),
+            sampling: self.sampling.to_manifest(),
             activations: options.activations.unwrap_or(DEFAULT_ACTIVATIONS),
             source: Source {
                 file: file.rsplit(['/', '\\']).next().unwrap_or(file).to_owned(),

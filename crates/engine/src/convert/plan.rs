@@ -1,8 +1,8 @@
 //! What is to be read, in which order, and where it goes.
 
-use super::{Description, Options, TOKENIZER, Weights};
-use crate::Result;
+use super::{Description, Options, TOKENIZER, Weights, in_file};
 use crate::arch::{TensorKind, TensorSpec};
+use crate::{Result, SamplingOptions};
 use lowbit_core::container::{Item, Layout, Place};
 use lowbit_core::format::{BLOCK_K, TILE_N};
 use lowbit_core::pack::{GgmlType, Origin, Planes};
@@ -79,7 +79,9 @@ impl Plan {
             items.push(item(&files[source.file], spec, source, options, quantise_by_default)?);
         }
         let name = files.first().map(String::as_str).unwrap_or_default();
-        let layout = Layout::new(name, description.manifest(name, options), &items)?;
+        let manifest = description.manifest(name, options);
+        in_file(name, SamplingOptions::of_manifest(&manifest.sampling))?;
+        let layout = Layout::new(name, manifest, &items)?;
         let mut plan = Self {
             files,
             layout,

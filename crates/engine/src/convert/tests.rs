@@ -3,7 +3,8 @@ use lowbit_core::container::{Artifact, Header, parse_header};
 use lowbit_core::import::Parsed;
 use lowbit_core::{Format, PackedMatrix};
 use lowbit_testing::{GgufBuilder, Meta, TinyModel, Vocabulary, encode, type_id};
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 /// A fresh folder that is removed at the end.
 struct Folder(PathBuf);
@@ -49,7 +50,7 @@ fn values(matrix: &PackedMatrix) -> Vec<f32> {
     values
 }
 
-fn header(path: &std::path::Path) -> (Vec<u8>, Header) {
+fn header(path: &Path) -> (Vec<u8>, Header) {
     let bytes = std::fs::read(path).unwrap();
     let header = parse_header("t", &bytes, Some(bytes.len() as u64)).unwrap().complete("t").unwrap();
     (bytes, header)
@@ -122,6 +123,11 @@ fn every_type_keeps_its_values() {
     }
 }
 
+fn to_file(source: &Path, out: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Summary> {
+    let file = File::options().create(true).truncate(true).read(true).write(true).open(out).unwrap();
+    super::to_file(source, &file, out, &Options::default(), progress)
+}
+
 #[test]
 fn file_and_memory_give_the_same_data() {
     let folder = Folder::new("same");
@@ -129,7 +135,7 @@ fn file_and_memory_give_the_same_data() {
     let bytes = TinyModel::default().gguf();
     std::fs::write(&source, &bytes).unwrap();
     let mut seen = Vec::new();
-    let summary = to_file(&source, &out, &Options::default(), &mut |p| seen.push(p)).unwrap();
+    let summary = to_file(&source, &out, &mut |p| seen.push(p)).unwrap();
     let last = seen.last().unwrap();
     assert_eq!(last.done, last.total);
     let artifact = Artifact::read(&out, true).unwrap();
@@ -354,20 +360,21 @@ fn damaged_weights_are_refused_while_packing() {
 }
 
 #[test]
-fn a_failed_conversion_leaves_no_file() {
+fn a_damaged_source_is_refused() {
     let folder = Folder::new("failed");
     let (source, out) = (folder.0.join("tiny.gguf"), folder.0.join("tiny.lowbit"));
     let mut bytes = TinyModel::default().gguf();
     let first = plan(&bytes).unwrap().steps()[0].range.start as usize;
     bytes[first + 1] = 0x7c;
     std::fs::write(&source, &bytes).unwrap();
-    assert!(to_file(&source, &out, &Options::default(), &mut |_| ()).is_err());
+    assert!(to_file(&source, &out, &mut |_| ()).is_err());
     std::fs::write(&source, &bytes[..bytes.len() / 2]).unwrap();
-    let message = to_file(&source, &out, &Options::default(), &mut |_| ()).unwrap_err().to_string();
+    let message = to_file(&source, &out, &mut |_| ()).unwrap_err().to_string();
     assert!(message.contains("truncated"), "{message}");
     std::fs::write(&source, b"").unwrap();
-    assert!(to_file(&source, &out, &Options::default(), &mut |_| ()).is_err());
-    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+    assert!(to_file(&source, &out, &mut |_| ()).is_err());
+    let message = to_file(&folder.0.join("none"), &out, &mut |_| ()).unwrap_err().to_string();
+    assert!(message.contains("none"), "{message}");
 }
 
 #[test]
@@ -456,11 +463,41 @@ fn unfit_folders_are_refused_with_file_field_and_value() {
 }
 
 #[test]
+fn what_the_makers_recommend_for_sampling_is_kept() {
+    let (_, artifact) = pack(&TinyModel::default().gguf());
+    assert!(artifact.header().manifest.sampling.is_null());
+    let mut builder = TinyModel::default().builder();
+    builder.meta("general.sampling.temp", Meta::F32(0.5)).meta("general.sampling.top_k", Meta::U32(20));
+    let (_, artifact) = pack(&builder.build());
+    let recommended = serde_json::json!({"temperature": 0.5, "topK": 20});
+    assert_eq!(artifact.header().manifest.sampling, recommended);
+    let sampling = crate::Codec::load(&artifact).unwrap().sampling().clone();
+    assert_eq!((sampling.temperature, sampling.top_k, sampling.seed), (0.5, 20, 0));
+    builder.meta("general.sampling.temp", Meta::F32(-1.0));
+    let message = refusal(&builder.build());
+    assert!(message.contains("tiny.gguf: sampling: temperature is -1"), "{message}");
+
+    let folder = Folder::new("sampling");
+    let model = TinyModel { matrix_type: "F16", embedding_type: "F16", ..TinyModel::default() };
+    model.write_hugging_face(&folder.0, 1).unwrap();
+    let sampling_of = |generation: serde_json::Value| {
+        std::fs::write(folder.0.join("generation_config.json"), generation.to_string()).unwrap();
+        let artifact = in_memory(&folder.0, &Options::default(), &mut |_| ()).unwrap();
+        artifact.header().manifest.sampling.clone()
+    };
+    let mut generation = serde_json::json!({"eos_token_id": 2, "temperature": 0.5, "do_sample": false});
+    assert!(sampling_of(generation.clone()).is_null());
+    generation["do_sample"] = true.into();
+    let expected = serde_json::json!({"temperature": 0.5, "topK": 50, "topP": 1.0, "minP": 0.0});
+    assert_eq!(sampling_of(generation), expected);
+}
+
+#[test]
 fn the_header_of_a_file_is_what_memory_gives() {
     let folder = Folder::new("header");
     let (source, out) = (folder.0.join("tiny.gguf"), folder.0.join("tiny.lowbit"));
     std::fs::write(&source, TinyModel::default().gguf()).unwrap();
-    to_file(&source, &out, &Options::default(), &mut |_| ()).unwrap();
+    to_file(&source, &out, &mut |_| ()).unwrap();
     let (bytes, parsed) = header(&out);
     assert_eq!(bytes.len(), parsed.data_start + parsed.data_len);
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();

@@ -174,16 +174,12 @@ impl<B: Backend, W: Weights> Loader<'_, B, W> {
     }
 
     fn expect(&self, name: &str, found: super::TensorKind) -> Result<()> {
-        match self.tensors.iter().find(|t| t.name == name) {
-            Some(t) if t.kind == found => Ok(()),
-            expected => Err(lowbit_core::Error::Shape {
-                what: format!("tensor {name}"),
-                problem: format!(
-                    "is {found:?}, expected {:?}; pack the model again",
-                    expected.map(|t| t.kind)
-                ),
-            }
-            .into()),
-        }
+        let expected = match self.tensors.iter().find(|t| t.name == name) {
+            Some(t) if t.kind == found => return Ok(()),
+            Some(t) => t.kind.to_string(),
+            None => "none of that name".to_owned(),
+        };
+        let problem = format!("is {found}, expected {expected}; pack the model again");
+        Err(lowbit_core::Error::Shape { what: format!("tensor {name}"), problem }.into())
     }
 }

@@ -1,0 +1,163 @@
+//! A backend that measures how long each op of another one takes.
+
+use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeTable};
+use lowbit_core::{PackedMatrix, Result};
+use std::cell::Cell;
+use std::ops::Range;
+use web_time::{Duration, Instant};
+
+/// An op of a model's forward pass, as fused as the backend runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Rows of the embedding table.
+    Embed,
+    /// Norm, activation quantisation, the products with Q, K and V, rotary embedding, append to the KV cache.
+    Qkv,
+    /// Scores, softmax and values.
+    Attention,
+    /// The product after attention, added to the residual stream.
+    AttentionOutput,
+    /// Norm, activation quantisation, the products with gate and up, and the gate.
+    GateUp,
+    /// The product after the gate, added to the residual stream.
+    Down,
+    /// The last norm and the product with the output matrix.
+    Head,
+}
+
+impl Op {
+    /// All ops in the order of a forward pass.
+    pub const ALL: [Self; 7] = [
+        Self::Embed,
+        Self::Qkv,
+        Self::Attention,
+        Self::AttentionOutput,
+        Self::GateUp,
+        Self::Down,
+        Self::Head,
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::Qkv => "qkv",
+            Self::Attention => "attention",
+            Self::AttentionOutput => "attention_output",
+            Self::GateUp => "gate_up",
+            Self::Down => "down",
+            Self::Head => "head",
+        }
+    }
+}
+
+/// `B`, and the time that its ops take.
+pub struct Timed<B> {
+    inner: B,
+    /// In the order of [`Op::ALL`].
+    times: Cell<[Duration; Op::ALL.len()]>,
+    /// The op before, which tells the two kinds of [`Backend::linear_add`] apart.
+    last: Op,
+}
+
+impl<B> Timed<B> {
+    /// No time has been spent.
+    pub fn new(inner: B) -> Self {
+        Self { inner, times: Cell::default(), last: Op::Embed }
+    }
+
+    /// The time of every op since the last call of this.
+    pub fn take(&self) -> [(Op, Duration); Op::ALL.len()] {
+        let times = self.times.take();
+        std::array::from_fn(|i| (Op::ALL[i], times[i]))
+    }
+
+    fn time<T>(&mut self, op: Op, run: impl FnOnce(&mut B) -> T) -> T {
+        let start = Instant::now();
+        let result = run(&mut self.inner);
+        let times = self.times.get_mut();
+        times[op as usize] += start.elapsed();
+        self.last = op;
+        result
+    }
+}
+
+impl<B: Backend> Backend for Timed<B> {
+    type Matrix = B::Matrix;
+    type Vector = B::Vector;
+    type Rope = B::Rope;
+    type Tensor = B::Tensor;
+    type Kv = B::Kv;
+
+    fn matrix(&self, matrix: PackedMatrix) -> Result<B::Matrix> {
+        self.inner.matrix(matrix)
+    }
+
+    fn vector(&self, values: Vec<f32>) -> Result<B::Vector> {
+        self.inner.vector(values)
+    }
+
+    fn rope(&self, table: RopeTable) -> Result<B::Rope> {
+        self.inner.rope(table)
+    }
+
+    fn tensor(&self) -> B::Tensor {
+        self.inner.tensor()
+    }
+
+    fn kv(&self, shape: AttentionShape, capacity: usize) -> Result<B::Kv> {
+        self.inner.kv(shape, capacity)
+    }
+
+    fn embed(&mut self, table: &B::Matrix, ids: &[u32], x: &mut B::Tensor) -> Result<()> {
+        self.time(Op::Embed, |inner| inner.embed(table, ids, x))
+    }
+
+    fn attention_input(
+        &mut self,
+        x: &B::Tensor,
+        norm: Norm<'_, B::Vector>,
+        qkv: [&B::Matrix; 3],
+        rope: &B::Rope,
+        pos: usize,
+        kv: &mut B::Kv,
+        queries: &mut B::Tensor,
+    ) -> Result<()> {
+        self.time(Op::Qkv, |inner| inner.attention_input(x, norm, qkv, rope, pos, kv, queries))
+    }
+
+    fn attention(&mut self, queries: &B::Tensor, kv: &B::Kv, pos: usize, out: &mut B::Tensor) -> Result<()> {
+        self.time(Op::Attention, |inner| inner.attention(queries, kv, pos, out))
+    }
+
+    fn linear_add(&mut self, y: &B::Tensor, matrix: &B::Matrix, x: &mut B::Tensor) -> Result<()> {
+        let op = if self.last == Op::GateUp { Op::Down } else { Op::AttentionOutput };
+        self.time(op, |inner| inner.linear_add(y, matrix, x))
+    }
+
+    fn gated(
+        &mut self,
+        x: &B::Tensor,
+        norm: Norm<'_, B::Vector>,
+        act: Gate,
+        gate_up: [&B::Matrix; 2],
+        out: &mut B::Tensor,
+    ) -> Result<()> {
+        self.time(Op::GateUp, |inner| inner.gated(x, norm, act, gate_up, out))
+    }
+
+    fn logits(
+        &mut self,
+        x: &B::Tensor,
+        rows: Range<usize>,
+        norm: Norm<'_, B::Vector>,
+        output: &B::Matrix,
+        logits: &mut Vec<f32>,
+    ) -> Result<()> {
+        self.time(Op::Head, |inner| inner.logits(x, rows, norm, output, logits))
+    }
+
+    fn read(&self, x: &B::Tensor) -> Vec<f32> {
+        self.inner.read(x)
+    }
+}
