@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import fs from 'node:fs';
+import path from 'node:path';
 import { tiny } from './support/models.mjs';
 import { TINY } from './support/paths.mjs';
 import { start } from './support/suite.mjs';
@@ -92,6 +93,42 @@ test('a file that is not there, or is no model, is said to be so', async () => {
   assert.equal(page404.error?.code, 'malformed-file');
   assert.match(page404.error.message, /page\.js/);
 });
+
+test('a model that no page can hold is refused before any of it is fetched', async () => {
+  for (const [name, size] of [['big.lowbit', 3 * 2 ** 30], ['huge.lowbit', 5 * 2 ** 30], ['big.gguf', 3 * 2 ** 30]]) {
+    const file = path.join(TINY, name);
+    oversized(file, size);
+    try {
+      const { error } = await page.evaluate(([u, o]) => window.load(u, o), [`/models/${name}`, options]);
+      assert.equal(error?.code, 'out-of-memory', JSON.stringify(error));
+      assert.match(error.message, new RegExp(`${name}: the model has \\d{10} bytes, and a page can hold 2147483647`));
+    } finally {
+      fs.rmSync(file);
+    }
+  }
+});
+
+/** Writes a model of `size` bytes, nearly all of which are a hole in the file. */
+function oversized(file, size) {
+  if (file.endsWith('.gguf')) {
+    fs.copyFileSync(files.smallGguf, file);
+  } else {
+    const small = fs.readFileSync(files.small);
+    const header = JSON.parse(small.subarray(8, 8 + Number(small.readBigUInt64LE())));
+    const end = Math.max(...Object.values(header).map((tensor) => tensor.data_offsets?.[1] ?? 0));
+    header.hole = { dtype: 'U8', shape: [size - end], data_offsets: [end, size] };
+    const manifest = JSON.parse(header.__metadata__.lowbit);
+    manifest.chunks = Array(size / manifest.chunk_size).fill(manifest.chunks[0]);
+    header.__metadata__.lowbit = JSON.stringify(manifest);
+    const json = JSON.stringify(header);
+    const padded = json.padEnd(Math.ceil((json.length + 8) / 256) * 256 - 8);
+    const length = Buffer.alloc(8);
+    length.writeBigUInt64LE(BigInt(padded.length));
+    fs.writeFileSync(file, Buffer.concat([length, Buffer.from(padded)]));
+    size += 8 + padded.length;
+  }
+  fs.truncateSync(file, size);
+}
 
 test('loading can be aborted and begun again', async () => {
   suite.server.faults.set(url, { pause: 20 });

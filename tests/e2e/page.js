@@ -33,7 +33,7 @@ window.ask = async (prompt, options = {}, abortAfter = Infinity) => {
   const controller = new AbortController();
   const messages = typeof prompt === 'string' ? [{ role: 'user', content: prompt }] : prompt;
   try {
-    const answer = window.model.chat(messages, { sampling: { temperature: 0 }, signal: controller.signal, ...options });
+    const answer = window.model.chat(messages, { signal: controller.signal, ...options });
     for await (const piece of answer) {
       pieces.push(piece);
       if (pieces.length >= abortAfter) controller.abort();

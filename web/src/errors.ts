@@ -9,9 +9,9 @@ export type ErrorCode =
   | 'bad-argument'
   /** The model was disposed. */
   | 'disposed'
-  /** The engine stopped at an internal error; load the model again. */
+  /** The engine stopped at an internal error. The model answers no more calls; load it again. */
   | 'engine-crashed'
-  /** The file on the server is another one than when the download began. */
+  /** The file is another one than when loading began, or can no longer be read. */
   | 'file-changed'
   /** The server cannot be reached, refuses, or the connection was lost too often. */
   | 'network'
@@ -51,7 +51,8 @@ export function errorData(thrown: unknown): ErrorData {
   if (thrown instanceof LowbitError) return { code: thrown.code, message: thrown.message };
   if (isErrorData(thrown)) return { code: thrown.code, message: thrown.message };
   const message = thrown instanceof Error ? thrown.message : String(thrown);
-  return { code: isAbort(thrown) ? 'aborted' : 'worker-failed', message };
+  const noMemory = thrown instanceof RangeError && /allocation/i.test(message);
+  return { code: isAbort(thrown) ? 'aborted' : noMemory ? 'out-of-memory' : 'worker-failed', message };
 }
 
 /** Makes an error of what crossed from the worker. */
@@ -64,7 +65,12 @@ export function abortError(signal?: AbortSignal): LowbitError {
   return new LowbitError('aborted', 'the call was aborted', { cause: signal?.reason });
 }
 
-function isErrorData(value: unknown): value is ErrorData {
+/** The error after which an engine is of no use any more; `what` says what happened in it. */
+export function crashed(what: string): LowbitError {
+  return new LowbitError('engine-crashed', `the engine stopped at an internal error: ${what}; load the model again`);
+}
+
+export function isErrorData(value: unknown): value is ErrorData {
   const data = value as Partial<ErrorData> | null;
   return typeof data === 'object' && typeof data?.code === 'string' && typeof data.message === 'string';
 }

@@ -1,3 +1,4 @@
+import * as checked from './arguments.js';
 import { LowbitError, abortError } from './errors.js';
 import { Model } from './model.js';
 import type { LoadRequest } from './protocol.js';
@@ -14,6 +15,7 @@ const MAX_DEFAULT_THREADS = 8;
  * storage, and resumed after an interruption.
  */
 export async function loadModel(source: ModelSource, options: LoadOptions = {}): Promise<Model> {
+  options ??= {};
   const { signal, device = 'auto' } = options;
   if (device !== 'auto' && device !== 'cpu') {
     throw new LowbitError('unsupported-device', `device: ${String(device)} is not supported; use "auto" or "cpu"`);
@@ -38,7 +40,7 @@ export async function loadModel(source: ModelSource, options: LoadOptions = {}):
  * another tab is reading is left alone.
  */
 export async function forgetModels(url?: string | URL, options: Pick<LoadOptions, 'workerUrl'> = {}): Promise<number> {
-  const connection = connect(options.workerUrl);
+  const connection = connect(options?.workerUrl);
   try {
     return await connection.call('forget', url === undefined ? {} : { url: absolute(url) });
   } finally {
@@ -59,15 +61,11 @@ function connect(url?: string | URL): Connection {
 
 function loadRequest(source: ModelSource, options: LoadOptions): LoadRequest {
   const { threads = defaultThreads(), cache = true, verify = false, headers = {}, context, activations } = options;
-  if (!Number.isInteger(threads) || threads < 1 || threads > 64) {
-    throw new LowbitError('bad-argument', `threads: ${threads} is not an integer between 1 and 64`);
-  }
-  if (context !== undefined && (!Number.isInteger(context) || context < 1)) {
-    throw new LowbitError('bad-argument', `context: ${context} is not a positive integer`);
-  }
-  if (activations !== undefined && activations !== 'a8' && activations !== 'a16') {
-    throw new LowbitError('bad-argument', `activations: ${String(activations)} is neither "a8" nor "a16"`);
-  }
+  checked.integer('threads', threads, 1, 64);
+  checked.oneOf('cache', cache, [true, false, 'only']);
+  if (context !== undefined) checked.integer('context', context, 1, 0xffff_ffff);
+  if (activations !== undefined) checked.oneOf('activations', activations, ['a8', 'a16']);
+  if (options.variant !== undefined) checked.oneOf('variant', options.variant, ['base', 'relaxed', 'threads']);
   return {
     source: origin(source),
     wasmUrls: wasmUrls(options.wasmUrl),
@@ -84,6 +82,9 @@ function loadRequest(source: ModelSource, options: LoadOptions): LoadRequest {
 function origin(source: ModelSource): LoadRequest['source'] {
   if (source instanceof Blob) {
     return { blob: source, name: source instanceof File ? source.name : 'model' };
+  }
+  if (typeof source === 'string' ? source === '' : !(source instanceof URL)) {
+    throw new LowbitError('bad-argument', `the model is ${source === '' ? 'an empty text' : String(source)}; expected a URL, a File or a Blob`);
   }
   return { url: absolute(source) };
 }

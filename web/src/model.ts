@@ -1,5 +1,6 @@
+import * as checked from './arguments.js';
 import { LowbitError } from './errors.js';
-import type { GenerateRequest, Prompt } from './protocol.js';
+import type { Prompt } from './protocol.js';
 import type { Connection } from './rpc.js';
 import { ChatStream } from './stream.js';
 import type { ChatMessage, GenerateOptions, MemoryUse, ModelInfo } from './types.js';
@@ -25,20 +26,17 @@ export class Model {
    * ```
    */
   chat(messages: ChatMessage[], options: GenerateOptions = {}): ChatStream {
-    if (!Array.isArray(messages) || !messages.every((m) => typeof m?.role === 'string' && typeof m.content === 'string')) {
-      throw new LowbitError('bad-argument', 'messages: expected an array of {role, content} with texts');
-    }
-    return this.#generate({ messages: messages.map(({ role, content }) => ({ role, content })) }, options);
+    return this.#generate({ messages: checked.messages(messages) }, options);
   }
 
   /** Continues a text, or a list of token ids, without a chat template. */
   complete(prompt: string | ArrayLike<number>, options: GenerateOptions = {}): ChatStream {
-    return this.#generate(asPrompt(prompt), options);
+    return this.#generate(checked.prompt(prompt), options);
   }
 
   /** The token ids of a text, without special tokens around it. */
-  tokenize(text: string): Promise<number[]> {
-    return this.#connection.call('tokenize', text);
+  async tokenize(text: string): Promise<number[]> {
+    return this.#connection.call('tokenize', checked.text('text', text));
   }
 
   /** The engine's memory now. */
@@ -50,12 +48,17 @@ export class Model {
    * SHA-256 of the logits of a prompt's last position, computed `chunk` positions at a time. It equals what
    * `lowbit parity` prints for the same model, prompt and precision: on any machine, with any number of threads.
    */
-  parity(
+  async parity(
     prompt: ChatMessage[] | string | ArrayLike<number>,
     options: { chunk?: number; length?: number; signal?: AbortSignal } = {},
   ): Promise<{ logitsSha256: string; positions: number }> {
-    const { chunk = 64, length = 0, signal } = options;
-    return this.#connection.call('parity', { prompt: asPrompt(prompt), chunk, length }, { signal });
+    const { chunk = 64, length = 0, signal } = options ?? {};
+    const request = {
+      prompt: checked.prompt(prompt),
+      chunk: checked.integer('chunk', chunk, 1, 0xffff_ffff),
+      length: checked.integer('length', length, 0, 0xffff_ffff),
+    };
+    return this.#connection.call('parity', request, { signal });
   }
 
   /** Ends the worker and frees all memory. What is still running fails with code `disposed`. */
@@ -68,9 +71,8 @@ export class Model {
   }
 
   #generate(prompt: Prompt, options: GenerateOptions): ChatStream {
-    const { maxTokens, sampling = {}, stop = [], onPrefill, stream = true, signal } = options;
-    const request: GenerateRequest = { prompt, sampling, stop };
-    if (maxTokens !== undefined) request.maxTokens = maxTokens;
+    const { onPrefill, stream = true, signal } = options ?? {};
+    const request = checked.generation(prompt, options ?? {});
     return new ChatStream(
       (feed, abort) =>
         this.#connection.call('generate', request, {
@@ -84,11 +86,4 @@ export class Model {
       signal,
     );
   }
-}
-
-function asPrompt(prompt: ChatMessage[] | string | ArrayLike<number>): Prompt {
-  if (typeof prompt === 'string') return { text: prompt };
-  const first: unknown = prompt[0];
-  if (typeof first === 'object') return { messages: prompt as ChatMessage[] };
-  return { ids: Array.from(prompt as ArrayLike<number>) };
 }

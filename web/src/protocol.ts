@@ -63,7 +63,9 @@ export type ToWorker =
   | HelperStart;
 
 /** Worker to page. `id` is that of the call which the message belongs to. */
-export type FromWorker =
+export type FromWorker = CallMessage | HelperPort;
+
+export type CallMessage =
   | { type: 'result'; id: number; value: unknown }
   | { type: 'error'; id: number; error: ErrorData }
   | { type: 'progress'; id: number; progress: LoadProgress }
@@ -71,12 +73,25 @@ export type FromWorker =
   | { type: 'prefill'; id: number; done: number; total: number }
   | { type: 'text'; id: number; text: string };
 
+/**
+ * Worker to page: a helper was started, and says on `port` when it fails. The engine cannot tell the page, because it
+ * waits, without looking for messages, for what that helper will never finish.
+ */
+export interface HelperPort {
+  type: 'helper';
+  port: MessagePort;
+}
+
+/** What a helper says on its port, if ever: why it failed. */
+export type HelperFailure = string;
+
 /** Engine worker to helper: join the team on this memory. A helper answers once and then blocks. */
 export interface HelperStart {
   type: 'helper';
   index: number;
   module: WebAssembly.Module;
   memory: WebAssembly.Memory;
+  port: MessagePort;
 }
 
 export type FromHelper = { type: 'ready' } | { type: 'failed'; message: string };

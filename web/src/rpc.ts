@@ -1,8 +1,8 @@
-import { LowbitError, abortError, errorFrom } from './errors.js';
-import type { CallName, Calls, FromWorker, ToWorker } from './protocol.js';
+import { LowbitError, abortError, crashed, errorFrom } from './errors.js';
+import type { CallMessage, CallName, Calls, FromWorker, HelperFailure, ToWorker } from './protocol.js';
 
 /** Receives what a call reports before its result. */
-export type Listener = (message: Exclude<FromWorker, { type: 'result' | 'error' }>) => void;
+export type Listener = (message: Exclude<CallMessage, { type: 'result' | 'error' }>) => void;
 
 interface Pending {
   resolve: (value: never) => void;
@@ -10,7 +10,10 @@ interface Pending {
   listener?: Listener | undefined;
 }
 
-/** The page's end of the line to the engine's worker. */
+/**
+ * The page's end of the line to the engine's worker. When that worker or one of its helpers fails, the connection is
+ * closed for good: the engine's memory may be in any state, and what waits for a lost helper waits forever.
+ */
 export class Connection {
   readonly #worker: Worker;
   readonly #pending = new Map<number, Pending>();
@@ -22,9 +25,9 @@ export class Connection {
     worker.onmessage = (event: MessageEvent<FromWorker>) => this.#receive(event.data);
     worker.onerror = (event) => {
       event.preventDefault();
-      const what = event.message || 'its script could not be loaded';
-      this.close(new LowbitError('worker-failed', `the engine's worker failed: ${what}`));
+      this.#fail(event.message || 'its script could not be loaded');
     };
+    worker.onmessageerror = () => this.#fail('a message of it could not be read');
   }
 
   /** Calls the worker. An abort makes the worker end the call early; the promise rejects when it has. */
@@ -41,8 +44,8 @@ export class Connection {
     signal?.addEventListener('abort', onAbort, { once: true });
     return new Promise<Calls[N][1]>((resolve, reject) => {
       const rejectWith = (error: LowbitError) => reject(error.code === 'aborted' ? abortError(signal) : error);
-      this.#pending.set(id, { resolve, reject: rejectWith, listener });
       this.#post({ type: 'call', id, name, argument } as ToWorker);
+      this.#pending.set(id, { resolve, reject: rejectWith, listener });
     }).finally(() => signal?.removeEventListener('abort', onAbort));
   }
 
@@ -55,19 +58,33 @@ export class Connection {
     this.#pending.clear();
   }
 
+  #fail(what: string): void {
+    this.close(new LowbitError('worker-failed', `the engine's worker failed: ${what}; load the model again`));
+  }
+
   #post(message: ToWorker): void {
-    this.#worker.postMessage(message);
+    try {
+      this.#worker.postMessage(message);
+    } catch (cause) {
+      throw new LowbitError('bad-argument', `an argument cannot be sent to the engine: ${String(cause)}`, { cause });
+    }
   }
 
   #receive(message: FromWorker): void {
+    if (message.type === 'helper') {
+      message.port.onmessage = (event: MessageEvent<HelperFailure>) => this.close(crashed(`a helper: ${event.data}`));
+      return;
+    }
     const pending = this.#pending.get(message.id);
     if (!pending) return;
     if (message.type === 'result') {
       this.#pending.delete(message.id);
       pending.resolve(message.value as never);
     } else if (message.type === 'error') {
+      const error = errorFrom(message.error);
       this.#pending.delete(message.id);
-      pending.reject(errorFrom(message.error));
+      pending.reject(error);
+      if (error.code === 'engine-crashed') this.close(error);
     } else {
       pending.listener?.(message);
     }

@@ -25,7 +25,7 @@ export interface LoadProgress {
 /** Something that the user may want to know, though the model works. */
 export interface LoadWarning {
   /**
-   * `storage-quota`: too little storage, the model is not kept; `storage-unavailable`: the browser grants none;
+   * `storage-quota`: too little storage, the model is not kept; `storage-unavailable`: the browser grants none, or it fails;
    * `chunk-refetched`: a part arrived damaged and was fetched again; `not-isolated`: one thread only, because the page is
    * not cross-origin isolated.
    */
@@ -73,9 +73,12 @@ export interface ChatMessage {
   content: string;
 }
 
-/** How the next token is chosen. What is left out keeps its default. */
+/**
+ * How the next token is chosen. What is left out is as the model's makers recommend (`model.info.sampling`); where they say
+ * nothing the choice is greedy, so that the same question gets the same answer, here and on the command line.
+ */
 export interface Sampling {
-  /** 0 is greedy: the most probable token, always. The default is 0.7. */
+  /** 0 is greedy: the most probable token, always. */
   temperature?: number;
   /** Keeps the `topK` most probable tokens; 0 keeps all. */
   topK?: number;
@@ -91,7 +94,7 @@ export interface Sampling {
   frequencyPenalty?: number;
   /** The penalties look at this many of the last tokens, prompt included. */
   penaltyWindow?: number;
-  /** The same seed, prompt and options give the same text. */
+  /** The same seed, prompt and options give the same text; another seed gives another one. The default is 0. */
   seed?: number;
 }
 
@@ -137,6 +140,8 @@ export interface ModelInfo {
   /** Positions of the context. */
   context: number;
   activations: Activations;
+  /** How tokens are chosen when nothing is said. */
+  sampling: Required<Sampling>;
   device: 'cpu';
   variant: Variant;
   /** The instruction set as the engine names it. */

@@ -75,6 +75,7 @@ async function load(id: number, argument: Calls['load'][0], signal: AbortSignal)
       progress: (progress) => post({ type: 'progress', id, progress }),
       warning: (warning) => post({ type: 'warning', id, warning }),
     },
+    (port) => scope.postMessage({ type: 'helper', port } satisfies FromWorker, [port]),
     signal,
   );
   return session.info;

@@ -34,6 +34,8 @@ export interface Faults {
   flip?: { at: number; times: number };
   /** Ignores `Range`. */
   noRange?: boolean;
+  /** Sends parts that begin this much too early, and says so. */
+  shift?: number;
   status?: number;
 }
 
@@ -57,7 +59,8 @@ export class FakeServer {
     if (status !== undefined) return Promise.resolve(new Response(null, { status }));
     const headers = { ETag: this.etag, 'Content-Length': String(this.file.length) };
     if (method === 'HEAD') return Promise.resolve(new Response(null, { headers }));
-    const start = noRange ? 0 : Number(/bytes=(\d+)-/.exec(range ?? '')?.[1] ?? 0);
+    const asked = Number(/bytes=(\d+)-/.exec(range ?? '')?.[1] ?? 0);
+    const start = noRange ? 0 : Math.max(0, asked - (this.faults.shift ?? 0));
     const partial = range !== null && !noRange;
     const extra = partial
       ? { 'Content-Range': `bytes ${start}-${this.file.length - 1}/${this.file.length}`, 'Content-Length': String(this.file.length - start) }
@@ -109,6 +112,10 @@ export class FakeWasm {
   ) {
     this.#data = () => dataLength;
     FakeWasm.last = this;
+  }
+
+  free(object: { free(): void }): void {
+    object.free();
   }
 
   call<T>(work: (glue: unknown) => T): T {
@@ -177,10 +184,11 @@ export class FakeWasm {
   }
 }
 
-/** The origin-private file system, in memory. Throws when `quota` bytes are exceeded. */
+/** The origin-private file system, in memory. Throws when `quota` bytes are exceeded, and from a `broken` method. */
 export class FakeStorage {
   files = new Map<string, Uint8Array>();
   quota = Infinity;
+  broken: 'read' | 'write' | 'getSize' | 'flush' | undefined;
 
   install(): void {
     const storage = {
@@ -219,7 +227,7 @@ export class FakeStorage {
   }
 
   #handle(path: string, content: () => Uint8Array): unknown {
-    return {
+    const handle = {
       getSize: () => content().length,
       read: (target: Uint8Array, { at }: { at: number }) => {
         const part = content().subarray(at, at + target.length);
@@ -238,5 +246,9 @@ export class FakeStorage {
       flush: () => undefined,
       close: () => undefined,
     };
+    const fail = () => {
+      throw new DOMException('broken', 'InvalidStateError');
+    };
+    return { ...handle, ...(this.broken && { [this.broken]: fail }) };
   }
 }

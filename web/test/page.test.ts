@@ -1,5 +1,7 @@
 import { expect, test } from 'vitest';
-import { LowbitError, abilities, loadModel } from '../src/index.js';
+import { LowbitError, abilities, loadModel, type Sampling } from '../src/index.js';
+import { Model } from '../src/model.js';
+import { Connection } from '../src/rpc.js';
 import { ChatStream } from '../src/stream.js';
 import type { ChatResult } from '../src/types.js';
 import { chooseVariant } from '../src/variant.js';
@@ -56,7 +58,74 @@ test('arguments without a meaning are refused before anything starts', async () 
   await bad({ threads: 0 }).toMatchObject({ code: 'bad-argument' });
   await bad({ context: 1.5 }).toMatchObject({ code: 'bad-argument' });
   await bad({ activations: 'a4' }).toMatchObject({ code: 'bad-argument' });
+  await bad({ cache: 'yes' }).toMatchObject({ code: 'bad-argument' });
+  await bad({ variant: 'fast' }).toMatchObject({ code: 'bad-argument' });
+  await expect(loadModel(undefined as never)).rejects.toMatchObject({ code: 'bad-argument' });
   await bad({}).toMatchObject({ code: 'unsupported-browser' });
+});
+
+/** A worker that records what it is sent, and says what the test wants. */
+class FakeWorker {
+  sent: { id: number; argument: unknown }[] = [];
+  terminated = false;
+  onmessage: ((event: { data: unknown }) => void) | undefined;
+  onmessageerror: (() => void) | undefined;
+  postMessage(message: { id: number; argument: unknown }): void {
+    this.sent.push(structuredClone(message));
+  }
+  terminate(): void {
+    this.terminated = true;
+  }
+  say(data: unknown): void {
+    this.onmessage?.({ data });
+  }
+}
+
+function connected(): { worker: FakeWorker; connection: Connection; model: Model } {
+  const worker = new FakeWorker();
+  const connection = new Connection(worker as unknown as Worker);
+  return { worker, connection, model: new Model(connection, { name: 'm' } as Model['info']) };
+}
+
+test('numbers without a meaning are refused, and half characters replaced', async () => {
+  const { worker, model } = connected();
+  const bad = (options: { maxTokens?: number; sampling?: Sampling }) => expect(() => model.complete('x', options));
+  bad({ maxTokens: Number.NaN }).toThrow(/maxTokens: is NaN, expected an integer/);
+  bad({ maxTokens: -1 }).toThrow(/maxTokens/);
+  bad({ sampling: { temperature: Number.NaN } }).toThrow(/temperature: is NaN, expected a finite number/);
+  bad({ sampling: { seed: 1.5 } }).toThrow(/seed/);
+  void model.chat([{ role: 'user', content: 'a\ud800b\u{1f600}' }]);
+  expect(worker.sent[0]?.argument).toMatchObject({ prompt: { messages: [{ content: 'a\ufffdb\u{1f600}' }] } });
+  expect(() => model.chat(null as never)).toThrow(/messages: is null/);
+  expect(() => model.chat([{ role: 'user' } as never])).toThrow(/messages\[0\].content: is undefined, expected a text/);
+  expect(() => model.complete(undefined as never)).toThrow(/prompt: is undefined/);
+  expect(() => model.complete([1, -1])).toThrow(/prompt\[1\]: is -1/);
+  expect(() => model.complete('x', { stop: 'y' as never })).toThrow(/stop: is "y"/);
+  await expect(model.tokenize(7 as never)).rejects.toMatchObject({ code: 'bad-argument' });
+  await expect(model.parity('x', { chunk: 0 })).rejects.toMatchObject({ code: 'bad-argument' });
+});
+
+test('whatever of the engine fails, all calls end with an error that says so', async () => {
+  const failures: [code: string, fail: (worker: FakeWorker) => void][] = [
+    ['engine-crashed', (worker) => worker.say({ type: 'error', id: 1, error: { code: 'engine-crashed', message: 'x' } })],
+    ['worker-failed', (worker) => worker.onmessageerror?.()],
+    [
+      'engine-crashed',
+      (worker) => {
+        const { port1, port2 } = new MessageChannel();
+        worker.say({ type: 'helper', port: port1 });
+        port2.postMessage('unreachable');
+      },
+    ],
+  ];
+  for (const [code, fail] of failures) {
+    const { worker, model } = connected();
+    const calls = [model.memory(), model.tokenize('x')].map((call) => call.catch((error: LowbitError) => error.code));
+    fail(worker);
+    expect(await Promise.all(calls)).toEqual([code, code]);
+    expect(worker.terminated).toBe(true);
+    await expect(model.memory()).rejects.toMatchObject({ code });
+  }
 });
 
 test('the fastest module that the browser accepts is chosen', () => {

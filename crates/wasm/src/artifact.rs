@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use lowbit_core::buffer::AlignedBytes;
 use lowbit_core::container::{self, Header, parse_header};
-use lowbit_core::import::Parsed;
+use lowbit_core::import::{Parsed, safetensors};
 use lowbit_engine::convert::{self, InMemory};
 use std::sync::Arc;
 use wasm_bindgen::prelude::*;
@@ -12,6 +12,24 @@ use wasm_bindgen::prelude::*;
 #[wasm_bindgen]
 pub fn sha256(bytes: &[u8]) -> String {
     container::sha256_hex(bytes)
+}
+
+/// Bytes that a model can have in a page. WebAssembly addresses 4 GiB, and half of that in one piece.
+const MOST_BYTES: u64 = (2 << 30) - 1;
+
+/// Refuses, before anything of it is fetched, a model that no page can hold.
+fn fits(name: &str, bytes: u64) -> Result<(), Failure> {
+    if bytes <= MOST_BYTES {
+        return Ok(());
+    }
+    let advice = "use a smaller model, or the command line, which has no such limit";
+    let problem = format!("the model has {bytes} bytes, and a page can hold {MOST_BYTES}; {advice}");
+    Err(Failure::new("out-of-memory", format!("{name}: {problem}")))
+}
+
+fn no_memory(name: &str, bytes: usize) -> Failure {
+    let problem = format!("the browser does not grant this page {bytes} bytes more");
+    Failure::new("out-of-memory", format!("{name}: {problem}; close other pages or use a smaller model"))
 }
 
 /// A checked header and the memory for its data.
@@ -55,11 +73,11 @@ impl Artifact {
 
 impl Artifact {
     fn checked(name: &str, header_bytes: Vec<u8>) -> Result<Self, Failure> {
+        // First of all, since a larger size may not even be a number here.
+        fits(name, safetensors::parse(name, &header_bytes, None)?.complete(name)?.data_len)?;
         let header = parse_header(name, &header_bytes, None)?.complete(name)?;
-        let len = header.data_len;
-        let data = AlignedBytes::try_zeroed(len).ok_or_else(|| {
-            Failure::new("out-of-memory", format!("{name}: the page cannot have {len} bytes for this model"))
-        })?;
+        let data =
+            AlignedBytes::try_zeroed(header.data_len).ok_or_else(|| no_memory(name, header.data_len))?;
         Ok(Self { header_bytes, content: Content::Filling(header, data) })
     }
 
@@ -143,11 +161,16 @@ impl GgufImport {
 impl GgufImport {
     fn take_header(&mut self, part: &[u8]) -> Result<u64, Failure> {
         let Stage::Header(prefix) = &mut self.stage else { return Ok(0) };
+        // What is packed is about as large as the file.
+        fits(&self.name, self.size.unwrap_or(0))?;
         prefix.extend_from_slice(part);
         let have = prefix.len() as u64;
         match convert::gguf(&self.name, prefix, self.size, &convert::Options::default())? {
             Parsed::Complete(plan) => {
-                self.stage = Stage::Data(Box::new(InMemory::new(plan)?));
+                let len = plan.layout().data_len();
+                fits(&self.name, len as u64)?;
+                let data = InMemory::new(plan).map_err(|_| no_memory(&self.name, len))?;
+                self.stage = Stage::Data(Box::new(data));
                 Ok(0)
             }
             // Every try parses from the start: ask for much at a time.

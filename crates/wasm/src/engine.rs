@@ -6,6 +6,7 @@ use lowbit_core::activation::Activations;
 use lowbit_core::backend::CpuBackend;
 use lowbit_core::simd::Isa;
 use lowbit_engine::kv_cache::bytes_per_position;
+use lowbit_engine::sampler::Sampling;
 use lowbit_engine::{
     Event, GenerateOptions, Generation, LoadOptions, Message, Model, Session, logits_sha256,
 };
@@ -38,6 +39,7 @@ struct Info {
     architecture: String,
     context: usize,
     activations: Activations,
+    sampling: Sampling,
     isa: &'static str,
     threads: usize,
     fingerprint: String,
@@ -188,6 +190,7 @@ impl Engine {
             architecture: header.manifest.architecture.clone(),
             context: model.context(),
             activations,
+            sampling: model.codec().sampling().clone(),
             isa: isa.name(),
             threads,
             fingerprint: header.fingerprint.clone(),

@@ -66,7 +66,7 @@ function find(mounts, url) {
     if (!url.startsWith(prefix)) continue;
     const rest = path.normalize(url.slice(prefix.length));
     const file = rest === '.' ? target : path.join(target, rest);
-    const found = [file, path.join(file, 'index.html')].find((f) => fs.statSync(f, { throwIfNoEntry: false })?.isFile());
+    const found = [file, path.join(file, 'index.html')].find((f) => fs.existsSync(f) && fs.statSync(f).isFile());
     if (found && !rest.startsWith('..')) return found;
   }
   return undefined;

@@ -80,13 +80,13 @@ export class Chat {
     await this.#reply(this.#model);
   }
 
-  async #reply(model: Model): Promise<void> {
+  async #reply(model: Model, another = false): Promise<void> {
     const body = el('div', { className: 'body' });
     const item = el('li', { className: 'message assistant writing' }, body);
     this.#list.append(item);
     const { system } = this.settings;
     const messages = system === '' ? this.#messages : [{ role: 'system', content: system }, ...this.#messages];
-    const answer = (this.#answer = model.chat(messages, this.settings.generation()));
+    const answer = (this.#answer = model.chat(messages, this.settings.generation(another)));
     document.body.dataset['busy'] = '';
     this.#update();
     this.#toEnd(true);
@@ -130,7 +130,7 @@ export class Chat {
     if (!this.#model || this.#answer) return;
     while (this.#messages.at(-1)?.role === 'assistant') this.#messages.pop();
     this.#list.lastElementChild?.remove();
-    await this.#reply(this.#model);
+    await this.#reply(this.#model, true);
   }
 
   async #showMemory(result?: ChatResult): Promise<void> {

@@ -4,7 +4,7 @@ import { bytes, engine, milliseconds } from './format.js';
 
 const KEY = 'lowbit.settings';
 
-/** What the user can set. Empty texts mean: the default. */
+/** What the user can set. Empty texts mean: the default, which for sampling is the model's. */
 interface Values {
   system: string;
   temperature: string;
@@ -15,10 +15,12 @@ interface Values {
   threads: string;
 }
 
+type Field = HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement;
+
 const DEFAULTS: Values = {
   system: '',
-  temperature: '0',
-  topP: '0.9',
+  temperature: '',
+  topP: '',
   maxTokens: '1024',
   seed: '',
   activations: '',
@@ -36,7 +38,7 @@ export class Settings {
   constructor(actions: { reload(): void; change(): void; forget(): void }) {
     for (const field of this.#fields()) field.value = this.#values[field.name as keyof Values];
     this.#show();
-    this.#form.addEventListener('input', () => this.#changed());
+    this.#form.addEventListener('input', ({ target }) => this.#changed(target as Field));
     this.#form.addEventListener('submit', (event) => event.preventDefault());
     byId('open-settings').addEventListener('click', () => this.open());
     byId('model-chip').addEventListener('click', () => this.open());
@@ -70,14 +72,14 @@ export class Settings {
     };
   }
 
-  /** For `model.chat`. */
-  generation(): GenerateOptions {
+  /** For `model.chat`; for `another` answer to the same question with another seed. */
+  generation(another: boolean): GenerateOptions {
     const { temperature, topP, maxTokens, seed } = this.#values;
     const sampling: Sampling = {
-      temperature: Number(temperature),
-      topP: Number(topP),
-      // A chat without a seed is different every time.
-      seed: seed === '' ? crypto.getRandomValues(new Uint32Array(1))[0] ?? 0 : Number(seed),
+      ...(temperature !== '' && { temperature: Number(temperature) }),
+      ...(topP !== '' && { topP: Number(topP) }),
+      ...(seed !== '' && { seed: Number(seed) }),
+      ...(another && { seed: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0 }),
     };
     return { sampling, ...(Number(maxTokens) >= 1 && { maxTokens: Math.floor(Number(maxTokens)) }) };
   }
@@ -87,6 +89,7 @@ export class Settings {
     const facts = byId('facts');
     facts.hidden = byId('change-model').hidden = info === undefined;
     if (!info) return;
+    this.#showDefaults(info.sampling);
     const rows: [string, string][] = [
       ['Model', info.name],
       ['Licence', info.licence || 'not stated'],
@@ -100,8 +103,17 @@ export class Settings {
     facts.replaceChildren(...rows.flatMap(([term, value]) => [el('dt', {}, term), el('dd', {}, value)]));
   }
 
-  #changed(): void {
-    for (const field of this.#fields()) this.#values[field.name as keyof Values] = field.value;
+  /** Lets sliders that the user has not touched show what the model's makers recommend. */
+  #showDefaults(sampling: ModelInfo['sampling']): void {
+    for (const field of this.#fields()) {
+      const name = field.name as 'temperature' | 'topP';
+      if (field.type === 'range' && this.#values[name] === '') field.value = String(sampling[name]);
+    }
+    this.#show();
+  }
+
+  #changed(field: Field): void {
+    this.#values[field.name as keyof Values] = field.value;
     localStorage.setItem(KEY, JSON.stringify(this.#values));
     this.#show();
   }
@@ -118,7 +130,7 @@ export class Settings {
     return `${this.#values.activations}/${this.#values.threads}`;
   }
 
-  #fields(): NodeListOf<HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement> {
+  #fields(): NodeListOf<Field> {
     return this.#form.querySelectorAll('[name]');
   }
 }

@@ -8,8 +8,11 @@ export interface ByteSource {
   /** What changes when the file does, as far as the server says. */
   readonly version: string;
   /** Begins to read at `offset`. A body that ends early is the caller's to notice. */
-  open(offset: number, signal: AbortSignal): Promise<ReadableStreamDefaultReader<Uint8Array>>;
+  open(offset: number, signal: AbortSignal): Promise<Reader>;
 }
+
+/** Gives bytes in turn. */
+export type Reader = Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>;
 
 /** A file that the user chose. */
 export class BlobSource implements ByteSource {
@@ -23,8 +26,13 @@ export class BlobSource implements ByteSource {
     this.size = blob.size;
   }
 
-  open(offset: number): Promise<ReadableStreamDefaultReader<Uint8Array>> {
-    return Promise.resolve(this.blob.slice(offset).stream().getReader());
+  open(offset: number): Promise<Reader> {
+    const reader = this.blob.slice(offset).stream().getReader();
+    const gone = (cause: unknown): never => {
+      const message = `${this.name}: the file can no longer be read (${String(cause)}); choose it again`;
+      throw new LowbitError('file-changed', message, { cause });
+    };
+    return Promise.resolve({ read: () => reader.read().catch(gone), cancel: (reason) => reader.cancel(reason) });
   }
 }
 
@@ -41,11 +49,15 @@ export class UrlSource implements ByteSource {
     this.name = decodeURIComponent(new URL(url).pathname.split('/').pop() || url);
   }
 
-  async open(offset: number, signal: AbortSignal): Promise<ReadableStreamDefaultReader<Uint8Array>> {
+  async open(offset: number, signal: AbortSignal): Promise<Reader> {
     const headers = { ...this.headers, ...(offset > 0 && { Range: `bytes=${offset}-` }) };
     const response = await request(this.url, { headers, signal });
     if (response.status !== 200 && response.status !== 206) throw refused(this.url, response.status);
     this.#identify(response, offset);
+    const first = response.status === 206 ? firstByte(response) : undefined;
+    if (first !== undefined && first !== offset) {
+      throw new LowbitError('network', `${this.url}: the server sent bytes from ${first} on when asked for those from ${offset} on`);
+    }
     if (!response.body) throw new LowbitError('network', `${this.url}: the response has no body`);
     const reader = response.body.getReader();
     // A server without ranges sends the file from its start.
@@ -103,15 +115,18 @@ function totalSize(response: Response, offset: number): number {
   return response.status === 206 && length > 0 ? offset + length : length;
 }
 
+/** Where a part begins, if the server says so. */
+function firstByte(response: Response): number | undefined {
+  const range = /^bytes (\d+)-/.exec(response.headers.get('Content-Range') ?? '');
+  return range ? Number(range[1]) : undefined;
+}
+
 function versionOf(response: Response): string {
   return response.headers.get('ETag') ?? response.headers.get('Last-Modified') ?? '';
 }
 
 /** Drops the first `count` bytes of a body. */
-async function skip(
-  reader: ReadableStreamDefaultReader<Uint8Array>,
-  count: number,
-): Promise<ReadableStreamDefaultReader<Uint8Array>> {
+async function skip(reader: Reader, count: number): Promise<Reader> {
   let left = count;
   return new ReadableStream<Uint8Array>({
     async pull(controller) {
@@ -135,7 +150,7 @@ const PAUSES = [250, 1000, 4000];
 
 /** Reads a source from a position to its end, and goes on after a lost connection. */
 export class Download {
-  #reader: ReadableStreamDefaultReader<Uint8Array> | undefined;
+  #reader: Reader | undefined;
   #rest: Uint8Array = new Uint8Array(0);
   #failures = 0;
 
@@ -219,7 +234,7 @@ export class Download {
 
   #ended(): LowbitError {
     const { name, size } = this.source;
-    if (size === 0 || this.position < size) return lost(this.source, this.position);
+    if (this.position < size) return lost(this.source, this.position);
     return new LowbitError('malformed-file', `${name}: ends after ${this.position} bytes, but its header promises more`);
   }
 

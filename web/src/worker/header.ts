@@ -14,10 +14,9 @@ export function sniff(name: string, prefix: Uint8Array): Sniffed {
   if (prefix.length >= 4 && String.fromCharCode(...prefix.subarray(0, 4)) === 'GGUF') return { kind: 'gguf' };
   const length = prefix.length >= PREFIX ? headerLength(prefix) : Number.NaN;
   if (length >= 2 && length <= MAX_HEADER) return { kind: 'artifact', dataOffset: PREFIX + length };
-  throw new LowbitError(
-    'malformed-file',
-    `${name}: neither an artifact nor a GGUF file; it begins with ${hex(prefix.subarray(0, PREFIX)) || 'nothing'}`,
-  );
+  const begin = hex(prefix.subarray(0, PREFIX)) || 'nothing';
+  const page = prefix[0] === '<'.charCodeAt(0) ? ', like a web page: is the address right?' : '';
+  throw new LowbitError('malformed-file', `${name}: neither an artifact nor a GGUF file; it begins with ${begin}${page}`);
 }
 
 function headerLength(prefix: Uint8Array): number {

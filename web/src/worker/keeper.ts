@@ -1,7 +1,7 @@
 import type { LoadWarning } from '../types.js';
-import { freeSpace, isQuota, type State, type Store } from './store.js';
+import { StorageFailure, freeSpace, type State, type Store } from './store.js';
 
-/** Keeps a model as it comes, and goes on without when the storage is full. */
+/** Keeps a model as it comes, and goes on without when the storage is full or fails. */
 export class Keeper {
   constructor(
     private store: Store | undefined,
@@ -17,46 +17,40 @@ export class Keeper {
     if (!this.store) return;
     await this.store.clear();
     const free = await freeSpace();
-    if (free !== undefined && free < total) return this.#giveUp();
     await this.#try(async (store) => {
+      if (free !== undefined && free < total) throw new StorageFailure(new DOMException('', 'QuotaExceededError'));
       await store.saveHeader(header);
       await store.saveState(state);
     });
   }
 
+  /** Reads what is kept; whether all of it was there. */
   async read(target: Uint8Array, offset: number): Promise<boolean> {
-    return (await this.store?.read('data', target, offset)) ?? false;
+    return (await this.#try((store) => store.read('data', target, offset))) ?? false;
   }
 
   /** Writes a verified part of the data; then, if given, what is true once it is written. */
-  write(bytes: Uint8Array, offset: number, state: State | undefined): Promise<void> {
-    return this.#try(async (store) => {
+  async write(bytes: Uint8Array, offset: number, state: State | undefined): Promise<void> {
+    await this.#try(async (store) => {
       await store.write('data', bytes, offset);
       if (state) await store.saveState(state);
     });
   }
 
-  save(state: State): Promise<void> {
-    return this.#try((store) => store.saveState(state));
+  async save(state: State): Promise<void> {
+    await this.#try((store) => store.saveState(state));
   }
 
-  async #try(work: (store: Store) => Promise<void>): Promise<void> {
-    if (!this.store) return;
-    try {
-      await work(this.store);
-    } catch (error) {
-      if (!isQuota(error)) throw error;
-      await this.#giveUp();
-    }
-  }
-
-  async #giveUp(): Promise<void> {
+  async #try<T>(work: (store: Store) => Promise<T>): Promise<T | undefined> {
     const store = this.store;
-    this.store = undefined;
-    await store?.clear();
-    this.warn({
-      code: 'storage-quota',
-      message: 'too little storage is free in this browser: the model runs from memory and is fetched again next time',
-    });
+    try {
+      return store && (await work(store));
+    } catch (error) {
+      if (!(error instanceof StorageFailure)) throw error;
+      this.store = undefined;
+      await store?.clear();
+      this.warn(error.warning);
+      return undefined;
+    }
   }
 }

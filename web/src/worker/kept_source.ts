@@ -1,5 +1,5 @@
-import type { ByteSource, UrlSource } from './bytes.js';
-import { isQuota, type Store } from './store.js';
+import type { ByteSource, Reader, UrlSource } from './bytes.js';
+import { StorageFailure, type Store } from './store.js';
 
 /** Bytes that are read from storage at a time. */
 const PART = 4 << 20;
@@ -53,7 +53,7 @@ export class KeptSource implements ByteSource {
     for (const part of parts) await this.#append(part);
   }
 
-  async open(offset: number, signal: AbortSignal): Promise<ReadableStreamDefaultReader<Uint8Array>> {
+  async open(offset: number, signal: AbortSignal): Promise<Reader> {
     let at = offset;
     let network = at < this.end ? undefined : await this.#openNetwork(at, signal);
     return new ReadableStream<Uint8Array>(
@@ -79,11 +79,12 @@ export class KeptSource implements ByteSource {
   /** Bytes at `offset` that are kept. */
   async #kept(offset: number): Promise<Uint8Array | undefined> {
     const part = new Uint8Array(Math.min(PART, this.end - offset));
-    return (await this.store.read('source', part, offset)) ? part : undefined;
+    const there = await this.store.read('source', part, offset).catch((error: unknown) => this.#giveUp(error));
+    return there ? part : undefined;
   }
 
   /** The server's bytes from `offset` on; kept if nothing lies between them and what is kept already. */
-  async #openNetwork(offset: number, signal: AbortSignal): Promise<Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>> {
+  async #openNetwork(offset: number, signal: AbortSignal): Promise<Reader> {
     const reader = await this.inner.open(offset, signal);
     if (offset !== this.end) return reader;
     return {
@@ -108,7 +109,7 @@ export class KeptSource implements ByteSource {
   }
 
   #giveUp(error: unknown): void {
-    if (!isQuota(error)) throw error;
+    if (!(error instanceof StorageFailure)) throw error;
     this.#keeps = false;
   }
 }

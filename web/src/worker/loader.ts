@@ -7,7 +7,7 @@ import { PREFIX, chunksOf, sniff, type Chunks } from './header.js';
 import { KeptSource } from './kept_source.js';
 import { Keeper } from './keeper.js';
 import { sha256 } from './sha256.js';
-import { Store, exclusively, type State } from './store.js';
+import { StorageFailure, Store, exclusively, type State } from './store.js';
 import { ArtifactMemory, GgufImport, type Wasm } from './wasm.js';
 
 /** What a load tells on its way. */
@@ -66,6 +66,10 @@ export async function loadBytes(
     }
     try {
       return (await loader.kept(store, request)) ?? (await loader.fetch(store, 'network'));
+    } catch (error) {
+      if (!(error instanceof StorageFailure)) throw error;
+      report.warning(error.warning);
+      return await loader.fetch(undefined, 'network');
     } finally {
       store.close();
     }
@@ -128,6 +132,7 @@ class Loader {
       const sniffed = sniff(this.source.name, prefix);
       await kept?.decide(sniffed.kind === 'gguf');
       if (sniffed.kind === 'gguf') return await this.#gguf(prefix, download, keeper, from, begun?.received ?? 0);
+      checkHeader(this.source, sniffed.dataOffset);
       const header = new Uint8Array(sniffed.dataOffset);
       header.set(prefix);
       await download.fill(header.subarray(PREFIX));
@@ -372,6 +377,12 @@ class Throttle {
 function span(chunks: Chunks, index: number, dataLength: number): { offset: number; length: number } {
   const offset = index * chunks.size;
   return { offset, length: Math.min(chunks.size, dataLength - offset) };
+}
+
+function checkHeader({ name, size }: ByteSource, end: number): void {
+  if (size > 0 && end > size) {
+    throw new LowbitError('malformed-file', `${name}: header: reaches to byte ${end}, the file has ${size}; it is truncated, fetch it again`);
+  }
 }
 
 function checkCount(name: string, chunks: Chunks, dataLength: number): void {

@@ -25,8 +25,13 @@ export class Session {
     readonly info: ModelInfo,
   ) {}
 
-  /** Starts the engine, brings the model into its memory and builds it. */
-  static async load(request: LoadRequest, report: Reporter, signal: AbortSignal): Promise<Session> {
+  /** Starts the engine, brings the model into its memory and builds it. `onHelper` gets the port of every helper. */
+  static async load(
+    request: LoadRequest,
+    report: Reporter,
+    onHelper: (port: MessagePort) => void,
+    signal: AbortSignal,
+  ): Promise<Session> {
     const begin = performance.now();
     const can = abilities();
     const variant = chooseVariant(can, request.threads, request.variant);
@@ -37,7 +42,7 @@ export class Session {
       });
     }
     report.progress({ phase: 'engine', loaded: 0, total: 0, resumed: 0 });
-    const starting = Wasm.start(request.wasmUrls[variant], variant, request.threads);
+    const starting = Wasm.start(request.wasmUrls[variant], variant, request.threads, onHelper, signal);
     const engineMs = starting.then(() => performance.now() - begin);
     engineMs.catch(() => undefined);
     const data = await loadBytes(request, starting, report, signal);
@@ -120,7 +125,7 @@ export class Session {
     return JSON.parse(this.wasm.call(() => this.engine.end())) as AnswerStats;
   }
 
-  /** Gives an answer up. A crashed engine has none left to give up. */
+  /** Gives an answer up. An engine that has stopped has none left to give up. */
   #drop(error: unknown): void {
     if (error instanceof LowbitError && error.code === 'engine-crashed') return;
     this.wasm.call(() => this.engine.abort());
@@ -133,7 +138,7 @@ type AnswerStats = Omit<ChatResult, 'text' | 'finishReason' | 'firstTokenMs'>;
 /** What the engine says about a model. */
 type EngineInfo = Pick<
   ModelInfo,
-  'name' | 'architecture' | 'context' | 'isa' | 'threads' | 'fingerprint' | 'licence'
+  'name' | 'architecture' | 'context' | 'sampling' | 'isa' | 'threads' | 'fingerprint' | 'licence'
 > & { activations: Activations };
 
 const channel = new MessageChannel();

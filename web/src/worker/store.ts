@@ -1,4 +1,5 @@
-import { LowbitError, abortError } from '../errors.js';
+import { abortError } from '../errors.js';
+import type { LoadWarning } from '../types.js';
 
 /** The large files of a kept model: the packed weights, or a GGUF file that is still arriving. */
 export type LargeFile = 'data' | 'source';
@@ -18,7 +19,10 @@ export interface State {
 
 type Handle = FileSystemSyncAccessHandle;
 
-/** One model in the browser's origin-private file system: `header`, `data`, `state.json` in a folder of its own. */
+/**
+ * One model in the browser's origin-private file system: `header`, `data`, `state.json` in a folder of its own. When
+ * something cannot be read or written, methods fail with {@link StorageFailure}: no reason not to run the model.
+ */
 export class Store {
   readonly #open = new Map<LargeFile, Handle>();
 
@@ -45,9 +49,11 @@ export class Store {
   }
 
   /** Saves the state. What it speaks of must have been flushed. */
-  async saveState(state: State): Promise<void> {
-    for (const handle of this.#open.values()) handle.flush();
-    await this.#writeSmall('state.json', new TextEncoder().encode(JSON.stringify(state)));
+  saveState(state: State): Promise<void> {
+    return storing(async () => {
+      for (const handle of this.#open.values()) handle.flush();
+      await this.#writeSmall('state.json', new TextEncoder().encode(JSON.stringify(state)));
+    });
   }
 
   header(): Promise<Uint8Array<ArrayBuffer>> {
@@ -55,25 +61,29 @@ export class Store {
   }
 
   saveHeader(header: Uint8Array<ArrayBuffer>): Promise<void> {
-    return this.#writeSmall('header', header);
+    return storing(() => this.#writeSmall('header', header));
   }
 
   /** Bytes of a file that are there. */
-  async size(file: LargeFile): Promise<number> {
-    return (await this.#handle(file)).getSize();
+  size(file: LargeFile): Promise<number> {
+    return storing(async () => (await this.#handle(file)).getSize());
   }
 
   /** Reads at `offset` into `target` and returns whether all of it was there. */
-  async read(file: LargeFile, target: Uint8Array, offset: number): Promise<boolean> {
-    const handle = await this.#handle(file);
-    return handle.read(target as Uint8Array<ArrayBuffer>, { at: offset }) === target.length;
+  read(file: LargeFile, target: Uint8Array, offset: number): Promise<boolean> {
+    return storing(async () => {
+      const handle = await this.#handle(file);
+      return handle.read(target as Uint8Array<ArrayBuffer>, { at: offset }) === target.length;
+    });
   }
 
-  async write(file: LargeFile, bytes: Uint8Array, offset: number): Promise<void> {
-    const handle = await this.#handle(file);
-    const written = handle.write(bytes as Uint8Array<ArrayBuffer>, { at: offset });
-    // Some browsers write less instead of throwing when the quota is used up.
-    if (written !== bytes.length) throw new DOMException('short write', 'QuotaExceededError');
+  write(file: LargeFile, bytes: Uint8Array, offset: number): Promise<void> {
+    return storing(async () => {
+      const handle = await this.#handle(file);
+      const written = handle.write(bytes as Uint8Array<ArrayBuffer>, { at: offset });
+      // Some browsers write less instead of throwing when the quota is used up.
+      if (written !== bytes.length) throw new DOMException('short write', 'QuotaExceededError');
+    });
   }
 
   /** Closes all files; the store may be used again. */
@@ -113,9 +123,26 @@ export class Store {
   }
 }
 
-/** Whether `thrown` says that the storage is full. */
-export function isQuota(thrown: unknown): boolean {
-  return thrown instanceof DOMException && thrown.name === 'QuotaExceededError';
+/** The storage refuses: it is full, another page has cleared it, the disk is broken. */
+export class StorageFailure extends Error {
+  /** What the user should know. */
+  readonly warning: LoadWarning;
+
+  constructor(cause: unknown) {
+    super(String(cause), { cause });
+    const full = cause instanceof DOMException && cause.name === 'QuotaExceededError';
+    this.warning = full
+      ? { code: 'storage-quota', message: 'too little storage is free in this browser: the model is fetched again next time' }
+      : { code: 'storage-unavailable', message: `the browser's storage fails (${this.message}): the model is fetched again next time` };
+  }
+}
+
+async function storing<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (cause) {
+    throw new StorageFailure(cause);
+  }
 }
 
 /** Bytes that may still be stored; `undefined` when the browser does not say. */
@@ -178,9 +205,7 @@ async function openSync(folder: FileSystemDirectoryHandle, name: string): Promis
     try {
       return await file.createSyncAccessHandle();
     } catch (cause) {
-      if (attempt === 20) {
-        throw new LowbitError('io', `the browser's storage is in use by another tab (${String(cause)})`, { cause });
-      }
+      if (attempt === 20) throw cause;
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
   }

@@ -1,5 +1,5 @@
-import { LowbitError } from '../errors.js';
-import type { FromHelper, HelperStart } from '../protocol.js';
+import { LowbitError, abortError, crashed, isErrorData } from '../errors.js';
+import type { FromHelper, HelperFailure, HelperStart } from '../protocol.js';
 import type { Variant } from '../types.js';
 import * as shared from '../../wasm/shared.js';
 import * as single from '../../wasm/single.js';
@@ -10,6 +10,8 @@ export type Glue = typeof single;
 
 /** A running instance of the engine. */
 export class Wasm {
+  #crash: LowbitError | undefined;
+
   private constructor(
     readonly glue: Glue,
     readonly variant: Variant,
@@ -19,17 +21,23 @@ export class Wasm {
     setFallback((bytes) => glue.sha256(bytes));
   }
 
-  /** Fetches, compiles and starts a module, and its helpers one after the other. */
-  static async start(url: string, variant: Variant, threads: number): Promise<Wasm> {
-    const module = await compile(url);
+  /** Fetches, compiles and starts a module, and its helpers one after the other; `onHelper` gets the port of each. */
+  static async start(
+    url: string,
+    variant: Variant,
+    threads: number,
+    onHelper: (port: MessagePort) => void,
+    signal: AbortSignal,
+  ): Promise<Wasm> {
+    const module = await compile(url, signal);
     if (variant !== 'threads') {
-      const { memory } = single.initSync({ module });
+      const { memory } = instantiate(() => single.initSync({ module }));
       return new Wasm(single, variant, memory, 1);
     }
-    const { memory } = shared.initSync({ module });
+    const { memory } = instantiate(() => shared.initSync({ module }));
     let started = 1;
     // One at a time: each allocates its stack in the shared memory when it starts.
-    while (started < threads && (await startHelper({ type: 'helper', index: started, module, memory }))) started++;
+    while (started < threads && (await startHelper({ type: 'helper', index: started, module, memory }, onHelper))) started++;
     return new Wasm(shared as unknown as Glue, variant, memory, started);
   }
 
@@ -43,23 +51,31 @@ export class Wasm {
     return new Uint8Array(this.memory.buffer, pointer, length);
   }
 
-  /** Calls the engine. A trap ends it: what it says then is the panic's message. */
+  /** Calls the engine. Whatever it throws that is no error of its own, a trap or an exhausted stack, ends it. */
   call<T>(work: (glue: Glue) => T): T {
+    // A lock that was held when it stopped would never be free again.
+    if (this.#crash) throw this.#crash;
     try {
       return work(this.glue);
     } catch (thrown) {
-      if (!(thrown instanceof WebAssembly.RuntimeError)) throw thrown;
-      const panic = this.#lastPanic() ?? thrown.message;
-      throw new LowbitError('engine-crashed', `the engine stopped at an internal error: ${panic}; load the model again`);
+      if (isErrorData(thrown)) throw thrown;
+      throw (this.#crash = crashed(cause(this.glue, thrown)));
     }
   }
 
-  #lastPanic(): string | undefined {
-    try {
-      return this.glue.lastPanic();
-    } catch {
-      return undefined;
-    }
+  /** Frees an object of the engine; the memory of an engine that has stopped goes with its worker. */
+  free(object: { free(): void }): void {
+    if (!this.#crash) this.call(() => object.free());
+  }
+}
+
+/** What made the engine stop. A trap without a panic is what is left of an allocation that failed. */
+function cause(glue: Pick<Glue, 'lastPanic'>, thrown: unknown): string {
+  const trapped = thrown instanceof WebAssembly.RuntimeError;
+  try {
+    return glue.lastPanic() ?? (trapped ? `${thrown.message}, most likely out of memory` : String(thrown));
+  } catch {
+    return String(thrown);
   }
 }
 
@@ -108,7 +124,7 @@ export class ArtifactMemory {
   }
 
   free(): void {
-    this.#inner.free();
+    this.wasm.free(this.#inner);
   }
 }
 
@@ -152,15 +168,16 @@ export class GgufImport {
   }
 
   free(): void {
-    this.#inner.free();
+    this.wasm.free(this.#inner);
   }
 }
 
-async function compile(url: string): Promise<WebAssembly.Module> {
+async function compile(url: string, signal: AbortSignal): Promise<WebAssembly.Module> {
   let response: Response;
   try {
-    response = await fetch(url);
+    response = await fetch(url, { signal });
   } catch (cause) {
+    if (signal.aborted) throw abortError(signal);
     throw new LowbitError('network', `${url}: the engine cannot be fetched`, { cause });
   }
   if (!response.ok) throw new LowbitError('network', `${url}: the server answered ${response.status} for the engine`);
@@ -170,24 +187,38 @@ async function compile(url: string): Promise<WebAssembly.Module> {
     }
     return await WebAssembly.compile(await response.arrayBuffer());
   } catch (cause) {
+    if (signal.aborted) throw abortError(signal);
     const message = `${url}: the engine cannot be compiled (${String(cause)}); a page's CSP must allow 'wasm-unsafe-eval'`;
     throw new LowbitError('unsupported-browser', message, { cause });
   }
 }
 
+/** Makes an instance and its memory. */
+function instantiate<T>(make: () => T): T {
+  try {
+    return make();
+  } catch (cause) {
+    const message = `the engine cannot have memory in this browser (${String(cause)}); close other pages, or load with threads: 1`;
+    throw new LowbitError('out-of-memory', message, { cause });
+  }
+}
+
 /** Starts a helper; whether it has come. The engine does with fewer. */
-async function startHelper(start: HelperStart): Promise<boolean> {
+async function startHelper(start: Omit<HelperStart, 'port'>, onHelper: (port: MessagePort) => void): Promise<boolean> {
   // The helper runs this very script: bundlers need not know of it.
   const worker = new Worker(self.location.href, { type: 'module', name: `lowbit-${start.index}` });
+  const { port1, port2 } = new MessageChannel();
   const ready = await new Promise<boolean>((resolve) => {
     worker.onmessage = (event: MessageEvent<FromHelper>) => resolve(event.data.type === 'ready');
     worker.onerror = (event) => {
       event.preventDefault();
       resolve(false);
     };
-    worker.postMessage(start);
+    worker.onmessageerror = () => resolve(false);
+    worker.postMessage({ ...start, port: port2 } satisfies HelperStart, [port2]);
   });
-  if (!ready) worker.terminate();
+  if (ready) onHelper(port1);
+  else worker.terminate();
   return ready;
 }
 
@@ -200,5 +231,9 @@ export function help(start: HelperStart, ready: (message: FromHelper) => void): 
     return;
   }
   ready({ type: 'ready' });
-  shared.help();
+  try {
+    shared.help();
+  } catch (thrown) {
+    start.port.postMessage(cause(shared, thrown) satisfies HelperFailure);
+  }
 }
