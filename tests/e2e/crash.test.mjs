@@ -49,6 +49,14 @@ for (const who of ['engine', 'helper']) {
   });
 }
 
+test('an engine whose helpers cannot start runs alone and says so', async () => {
+  const { info, warnings } = await page.evaluate((u) => window.load(u, { threads: 2, workerUrl: '/crash/worker.js?alone' }), url);
+  assert.equal(info?.threads, 1);
+  assert.deepEqual(warnings, ['fewer-threads']);
+  const answer = await page.evaluate(() => window.ask('Hello', { maxTokens: 5 }));
+  assert.equal(answer.error, undefined);
+});
+
 async function waitFor(condition) {
   for (let i = 0; i < 100 && !condition(); i++) await new Promise((ready) => setTimeout(ready, 50));
   assert.ok(condition(), condition.toString());

@@ -1,4 +1,4 @@
-// `?engine`: the first step of an answer traps. `?helper`: it waits for ever, as the engine does for a helper that is gone,
+// `?alone`: no helper can start. `?engine`: the first step of an answer traps. `?helper`: it waits for ever, as the engine does for a helper that is gone,
 // and the helper traps once it does.
 const Instance = WebAssembly.Instance;
 const trap = () => {
@@ -10,6 +10,10 @@ const WAITS = 1;
 const NEVER = 2;
 
 WebAssembly.Instance = function (module, imports) {
+  if (location.search === '?alone') {
+    if (self.name !== '') trap();
+    return new Instance(module, imports);
+  }
   const { exports } = new Instance(module, imports);
   const words = () => new Int32Array(exports.memory?.buffer ?? Object.values(imports)[0].memory.buffer);
   const waitForHelper = () => {

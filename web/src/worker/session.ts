@@ -47,6 +47,12 @@ export class Session {
     engineMs.catch(() => undefined);
     const data = await loadBytes(request, starting, report, signal);
     const wasm = await starting;
+    if (variant === 'threads' && wasm.threads < request.threads) {
+      report.warning({
+        code: 'fewer-threads',
+        message: `the browser could not start all threads of the engine: it runs on ${wasm.threads} of ${request.threads}`,
+      });
+    }
     const dataEnd = performance.now();
     if (signal.aborted) throw abortError(signal);
     report.progress({ phase: 'start', loaded: data.bytes, total: data.bytes, resumed: 0 });
