@@ -9,7 +9,7 @@ use super::Wasm;
 #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
 use super::WasmRelaxed;
 #[cfg(target_arch = "x86_64")]
-use super::{Avx2, Avx512};
+use super::{Amx, Avx2, Avx512};
 use super::{Dot, Isa, Simd};
 use crate::{Error, Result};
 
@@ -24,8 +24,8 @@ pub trait Kernel {
     fn run<S: Simd + Dot>(self, s: S) -> Self::Output;
 }
 
-/// Runs `kernel` with the instructions of `isa`. When this machine lacks `isa` it runs as [`Isa::Scalar`]: slower, the
-/// same bits. A module for the page (feature `one-isa`) has only the fastest of its target's.
+/// Runs `kernel` with the vector instructions of `isa`. When this machine lacks them it runs as [`Isa::Scalar`]: slower,
+/// the same bits. A module for the page (feature `one-isa`) has only the fastest of its target's.
 #[inline]
 pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     #[cfg(all(feature = "one-isa", target_arch = "wasm32", target_feature = "simd128"))]
@@ -58,7 +58,7 @@ fn choose<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         return token.run(kernel);
     }
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx512
+    if isa.vectors() == Isa::Avx512
         && let Some(token) = Avx512::new()
     {
         return token.run(kernel);
@@ -78,11 +78,20 @@ fn choose<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
 
 impl Isa {
     /// Every ISA, from the plainest to the fastest.
-    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Wasm, Isa::WasmRelaxed];
+    pub const ALL: [Isa; 6] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Wasm, Isa::WasmRelaxed];
 
     /// Whether this machine (natively) or this module (in WebAssembly) can run it.
     pub fn is_available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if self == Isa::Amx {
+            return Amx::new().is_some();
+        }
         dispatch(self, Name) == self
+    }
+
+    /// The ISA of its vector instructions: itself, unless it is a matrix engine beside them.
+    pub fn vectors(self) -> Isa {
+        if self == Isa::Amx { Isa::Avx512 } else { self }
     }
 
     /// The ISAs that can run here, from the plainest to the fastest.
@@ -101,6 +110,7 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
             Isa::Wasm => "wasm",
             Isa::WasmRelaxed => "wasm-relaxed",
         }
@@ -142,8 +152,10 @@ mod tests {
     #[test]
     fn dispatch_runs_what_is_available_and_falls_back_to_scalar() {
         for isa in Isa::ALL {
-            let expected = if isa.is_available() { isa } else { Isa::Scalar };
+            let vectors = isa.vectors();
+            let expected = if vectors.is_available() { vectors } else { Isa::Scalar };
             assert_eq!(dispatch(isa, Name), expected);
+            assert!(vectors.is_available() || !isa.is_available());
         }
         assert!(Isa::Scalar.is_available());
         assert!(Isa::best().is_available());

@@ -5,21 +5,29 @@
 //! same lanes in the same order and rounds after every operation (no fused multiply-add), hence the same bits.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod dispatch;
 pub mod dot;
+#[cfg(target_arch = "x86_64")]
+mod engine;
 mod scalar;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod wasm;
 
+#[cfg(target_arch = "x86_64")]
+pub use amx::{Amx, AmxTiles};
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
 pub use dispatch::{Kernel, dispatch};
 pub use dot::Dot;
+#[cfg(target_arch = "x86_64")]
+pub use engine::{BlockCodes, MatrixEngine, PANEL, PanelSums};
 pub use scalar::Scalar;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub use wasm::Wasm;
@@ -35,6 +43,8 @@ pub enum Isa {
     Avx2,
     /// AVX-512 (F, BW, VL, VNNI).
     Avx512,
+    /// AMX for products with many rows, AVX-512 for everything else.
+    Amx,
     /// WebAssembly simd128.
     Wasm,
     /// WebAssembly relaxed-simd.

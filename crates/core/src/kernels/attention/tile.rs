@@ -44,7 +44,7 @@ const fn sums_at_once(isa: Isa) -> usize {
         Isa::Scalar => 1,
         Isa::Wasm | Isa::WasmRelaxed => 2,
         Isa::Avx2 => 4,
-        Isa::Avx512 => 8,
+        Isa::Avx512 | Isa::Amx => 8,
     }
 }
 

@@ -6,6 +6,8 @@
 
 mod float;
 mod output;
+#[cfg(target_arch = "x86_64")]
+mod panels;
 mod quantized;
 #[cfg(test)]
 mod tests;
@@ -38,10 +40,34 @@ pub fn takes_quantized(format: Format) -> bool {
 ///
 /// # Errors
 /// [`Error::Shape`] when `x`, `w` and the output do not fit each other, or `x` has the wrong form for `w`.
-pub fn matmul_tiles(isa: Isa, x: Rows<'_>, w: &PackedMatrix, write: Write, tiles: Tiles<'_>) -> Result<()> {
+pub fn matmul_tiles(
+    isa: Isa,
+    x: Rows<'_>,
+    w: &PackedMatrix,
+    write: Write,
+    mut tiles: Tiles<'_>,
+) -> Result<()> {
     check(x, w, &tiles)?;
-    dispatch(isa, Matmul { x, w, write, tiles });
+    let from = on_engine(isa, x, w, write, tiles.again());
+    if from < tiles.rows() {
+        dispatch(isa, Matmul { x, w, write, tiles, from });
+    }
     Ok(())
+}
+
+/// Computes the first rows of a checked product on the matrix engine of `isa`; returns how many: none where there is no
+/// engine, or nothing for it to do.
+fn on_engine(isa: Isa, x: Rows<'_>, w: &PackedMatrix, write: Write, tiles: Tiles<'_>) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Amx
+        && let Rows::Quantized(x) = x
+        && x.rows() >= crate::simd::PANEL
+        && let Some(amx) = crate::simd::Amx::new()
+    {
+        return panels::run(amx.vectors(), amx.configure(), x, w, write, tiles);
+    }
+    let _ = (isa, x, w, write, tiles);
+    0
 }
 
 /// Computes `tiles` of `act(x * gate) .* (x * up)`.
@@ -86,12 +112,13 @@ fn check(x: Rows<'_>, w: &PackedMatrix, tiles: &Tiles<'_>) -> Result<()> {
     }
 }
 
-/// A checked product.
+/// Rows `from..` of a checked product; all rows where `x` is floats.
 struct Matmul<'a> {
     x: Rows<'a>,
     w: &'a PackedMatrix,
     write: Write,
     tiles: Tiles<'a>,
+    from: usize,
 }
 
 impl Kernel for Matmul<'_> {
@@ -99,12 +126,12 @@ impl Kernel for Matmul<'_> {
 
     #[inline(always)]
     fn run<S: Simd + Dot>(self, s: S) {
-        let Self { x, w, write, tiles } = self;
+        let Self { x, w, write, tiles, from } = self;
         match x {
             Rows::Float(x) => float::run(s, x, w, write, tiles),
             Rows::Quantized(x) => match x.blocks() {
-                BlocksRef::A8(x) => quantized::run(s, x, w, write, tiles),
-                BlocksRef::A16(x) => quantized::run(s, x, w, write, tiles),
+                BlocksRef::A8(x) => quantized::run(s, x, w, write, tiles, from),
+                BlocksRef::A16(x) => quantized::run(s, x, w, write, tiles, from),
             },
         }
     }

@@ -9,15 +9,17 @@ use std::marker::PhantomData;
 use super::{Tiles, Write};
 use crate::activation::Block;
 use crate::format::{FORMATS, Format, PackedMatrix, ScaleForm, TILE_N};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::BlockCodes;
 use crate::simd::{Dot, Kernel, LANES};
 
 /// The planes of one tile, a block an item.
 #[derive(Clone, Copy)]
-struct Tile<'a> {
+pub(super) struct Tile<'a> {
     w: &'a [u8],
     x: &'a [u8],
-    s: &'a [[u16; LANES]],
-    m: &'a [[u16; LANES]],
+    pub(super) s: &'a [[u16; LANES]],
+    pub(super) m: &'a [[u16; LANES]],
     /// Codes of this tile and all that follow.
     rest: &'a [u8],
 }
@@ -25,7 +27,7 @@ struct Tile<'a> {
 impl<'a> Tile<'a> {
     /// Tile `tile` of `w`, whose planes have the sizes that its format demands.
     #[inline(always)]
-    fn of(w: &'a PackedMatrix, tile: usize) -> Self {
+    pub(super) fn of(w: &'a PackedMatrix, tile: usize) -> Self {
         let blocks = super::blocks(w);
         let part = |plane: &'a [u8], block: usize| {
             if plane.is_empty() { plane } else { &plane[tile * blocks * block..][..blocks * block] }
@@ -39,12 +41,16 @@ impl<'a> Tile<'a> {
 }
 
 /// A packed format at compile time.
-trait Packed {
+pub(super) trait Packed {
     const FORMAT: Format;
     const MIN: bool = matches!(FORMATS[Self::FORMAT as usize].scale, ScaleForm::F16Min);
     const OFFSET: i32 = FORMATS[Self::FORMAT as usize].offset;
     /// Bytes of a block in the plane of codes.
     const BLOCK: usize = if FORMATS[Self::FORMAT as usize].bits == 8 { 512 } else { 256 };
+
+    /// The codes of block `b` minus their offset.
+    #[cfg(target_arch = "x86_64")]
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes);
 
     /// `P - offset * S` of block `b`.
     fn dot<S: Dot, const P: usize, const R: usize>(
@@ -55,12 +61,21 @@ trait Packed {
     ) -> [S::I32; R];
 }
 
-struct U4<const MIN: bool>;
-struct U5<const MIN: bool>;
-struct I8;
+pub(super) struct U4<const MIN: bool>;
+pub(super) struct U5<const MIN: bool>;
+pub(super) struct I8;
 
 impl<const MIN: bool> Packed for U4<MIN> {
     const FORMAT: Format = if MIN { Format::Q4m } else { Format::Q4 };
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
+        let w: &[u8; 256] = &tile.w.as_chunks().0[b];
+        for (i, out) in codes.0.iter_mut().enumerate() {
+            nibbles(w, i, out);
+            subtract(Self::OFFSET, out);
+        }
+    }
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -74,6 +89,18 @@ impl<const MIN: bool> Packed for U4<MIN> {
 
 impl<const MIN: bool> Packed for U5<MIN> {
     const FORMAT: Format = if MIN { Format::Q5m } else { Format::Q5 };
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
+        let (w, high): (&[u8; 256], &[u8; 64]) = (&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b]);
+        for (i, out) in codes.0.iter_mut().enumerate() {
+            nibbles(w, i, out);
+            for (code, high) in out.iter_mut().zip(high) {
+                *code |= (high >> i & 1) << 4;
+            }
+            subtract(Self::OFFSET, out);
+        }
+    }
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -87,6 +114,11 @@ impl<const MIN: bool> Packed for U5<MIN> {
 
 impl Packed for I8 {
     const FORMAT: Format = Format::Q8;
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
+        codes.0.as_flattened_mut().copy_from_slice(&tile.w[b * Self::BLOCK..][..Self::BLOCK]);
+    }
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -98,7 +130,26 @@ impl Packed for I8 {
     }
 }
 
-/// Computes checked tiles.
+/// Word `i` of every column: the low or the high nibbles of a granule.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn nibbles(w: &[u8; 256], i: usize, codes: &mut [u8; 64]) {
+    let granule: &[u8; 64] = &w.as_chunks().0[i / 2];
+    for (code, byte) in codes.iter_mut().zip(granule) {
+        *code = if i.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
+    }
+}
+
+/// Codes minus their offset, as signed bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn subtract(offset: i32, codes: &mut [u8; 64]) {
+    for code in codes {
+        *code = code.wrapping_sub(offset as u8);
+    }
+}
+
+/// Computes rows `from..` of checked tiles.
 #[inline(always)]
 pub(super) fn run<S: Dot, const P: usize>(
     s: S,
@@ -106,13 +157,14 @@ pub(super) fn run<S: Dot, const P: usize>(
     w: &PackedMatrix,
     write: Write,
     tiles: Tiles<'_>,
+    from: usize,
 ) {
     match w.format {
-        Format::Q4 => s.call(Product::<U4<false>, P>::new(x, w, write, tiles)),
-        Format::Q4m => s.call(Product::<U4<true>, P>::new(x, w, write, tiles)),
-        Format::Q5 => s.call(Product::<U5<false>, P>::new(x, w, write, tiles)),
-        Format::Q5m => s.call(Product::<U5<true>, P>::new(x, w, write, tiles)),
-        _ => s.call(Product::<I8, P>::new(x, w, write, tiles)),
+        Format::Q4 => s.call(Product::<U4<false>, P>::new(x, w, write, tiles, from)),
+        Format::Q4m => s.call(Product::<U4<true>, P>::new(x, w, write, tiles, from)),
+        Format::Q5 => s.call(Product::<U5<false>, P>::new(x, w, write, tiles, from)),
+        Format::Q5m => s.call(Product::<U5<true>, P>::new(x, w, write, tiles, from)),
+        _ => s.call(Product::<I8, P>::new(x, w, write, tiles, from)),
     }
 }
 
@@ -122,13 +174,14 @@ struct Product<'a, W, const P: usize> {
     w: &'a PackedMatrix,
     write: Write,
     tiles: Tiles<'a>,
+    from: usize,
     format: PhantomData<W>,
 }
 
 impl<'a, W: Packed, const P: usize> Product<'a, W, P> {
     #[inline(always)]
-    fn new(x: &'a [Block<P>], w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>) -> Self {
-        Self { x, w, write, tiles, format: PhantomData }
+    fn new(x: &'a [Block<P>], w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>, from: usize) -> Self {
+        Self { x, w, write, tiles, from, format: PhantomData }
     }
 }
 
@@ -138,12 +191,12 @@ impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
     /// All rows of a tile, then the next tile: the tile's weights come from memory once and then from the cache.
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
-        let Self { x, w, write, mut tiles, .. } = self;
+        let Self { x, w, write, mut tiles, from, .. } = self;
         let blocks = super::blocks(w);
         let rows = tiles.rows();
         for index in tiles.range() {
             let tile = Tile::of(w, index);
-            let mut row = 0;
+            let mut row = from;
             macro_rules! groups_of {
                 ($r:literal) => {
                     while const { $r == 1 || $r * P <= S::ROWS } && rows - row >= $r {

@@ -35,8 +35,7 @@ impl<const P: usize, const R: usize> Sums<P, R> {
     fn add(&mut self, codes: __m512i, x: [&Block<P>; R], word: usize) {
         for r in 0..R {
             for p in 0..P {
-                let [a, b, c, d] = x[r].codes[p].as_chunks::<4>().0[word];
-                let a = i32::from_ne_bytes([a, b, c, d].map(i8::cast_unsigned));
+                let a: i32 = bytemuck::cast(x[r].codes[p].as_chunks::<4>().0[word]);
                 self.0[r][p] = isa!(_mm512_dpbusd_epi32(self.0[r][p], codes, _mm512_set1_epi32(a)));
             }
         }

@@ -1,0 +1,166 @@
+//! Products with many rows on a matrix engine: a panel of rows times a tile of columns, a block of 32 at a time.
+//!
+//! The engine forms the integer sums of a block; vectors scale them and add them up as `quantized` says. The engine is
+//! kept some blocks ahead, so that both work at the same time.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use super::quantized::{I8, Packed, Tile, U4, U5};
+use super::{Tiles, Write};
+use crate::activation::{Block, BlocksRef, QuantizedRows};
+use crate::format::{Format, PackedMatrix};
+use crate::simd::{Avx512, BlockCodes, Dot, Kernel, LANES, MatrixEngine, PANEL, PanelSums};
+
+/// Tiles that share one reading of a panel of rows.
+const TILES: usize = 4;
+/// Blocks by which the engine is ahead of the vectors.
+const AHEAD: usize = 2;
+/// Blocks whose integer sums are kept: more than [`AHEAD`], a power of two.
+const KEPT: usize = 4;
+
+thread_local! {
+    /// Room for unpacked tiles, which a thread keeps from product to product.
+    static UNPACKED: Cell<Vec<BlockCodes>> = const { Cell::new(Vec::new()) };
+}
+
+/// Computes the rows of all whole panels; returns how many these are.
+pub(super) fn run<E: MatrixEngine>(
+    vectors: Avx512,
+    engine: E,
+    x: &QuantizedRows,
+    w: &PackedMatrix,
+    write: Write,
+    tiles: Tiles<'_>,
+) -> usize {
+    match x.blocks() {
+        BlocksRef::A8(x) => run_planes(vectors, engine, x, w, write, tiles),
+        BlocksRef::A16(x) => run_planes(vectors, engine, x, w, write, tiles),
+    }
+    x.rows() / PANEL * PANEL
+}
+
+fn run_planes<E: MatrixEngine, const P: usize>(
+    vectors: Avx512,
+    engine: E,
+    x: &[Block<P>],
+    w: &PackedMatrix,
+    write: Write,
+    tiles: Tiles<'_>,
+) {
+    match w.format {
+        Format::Q4 => vectors.run(Product::<E, U4<false>, P>::new(engine, x, w, write, tiles)),
+        Format::Q4m => vectors.run(Product::<E, U4<true>, P>::new(engine, x, w, write, tiles)),
+        Format::Q5 => vectors.run(Product::<E, U5<false>, P>::new(engine, x, w, write, tiles)),
+        Format::Q5m => vectors.run(Product::<E, U5<true>, P>::new(engine, x, w, write, tiles)),
+        _ => vectors.run(Product::<E, I8, P>::new(engine, x, w, write, tiles)),
+    }
+}
+
+/// The whole panels of one format and precision.
+struct Product<'a, E, W, const P: usize> {
+    engine: E,
+    x: &'a [Block<P>],
+    w: &'a PackedMatrix,
+    write: Write,
+    tiles: Tiles<'a>,
+    format: PhantomData<W>,
+}
+
+impl<'a, E, W, const P: usize> Product<'a, E, W, P> {
+    fn new(engine: E, x: &'a [Block<P>], w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>) -> Self {
+        Self { engine, x, w, write, tiles, format: PhantomData }
+    }
+}
+
+impl<E: MatrixEngine, W: Packed, const P: usize> Kernel for Product<'_, E, W, P> {
+    type Output = ();
+
+    /// Some tiles are unpacked; then every panel of rows, once it is in the cache, meets all of them.
+    #[inline(always)]
+    fn run<S: Dot>(self, s: S) {
+        let Self { mut engine, x, w, write, mut tiles, .. } = self;
+        let blocks = super::blocks(w);
+        let range = tiles.range();
+        let mut unpacked = UNPACKED.take();
+        if unpacked.len() < blocks * TILES {
+            unpacked.resize(blocks * TILES, BlockCodes::ZERO);
+        }
+        let mut kept = [[PanelSums::ZERO; P]; KEPT];
+        for first in range.clone().step_by(TILES) {
+            let group = first..range.end.min(first + TILES);
+            for (index, codes) in group.clone().zip(unpacked.chunks_exact_mut(blocks)) {
+                let tile = Tile::of(w, index);
+                for (b, codes) in codes.iter_mut().enumerate() {
+                    W::unpack(tile, b, codes);
+                }
+            }
+            for (panel, x) in x.chunks_exact(PANEL * blocks).enumerate() {
+                for (index, codes) in group.clone().zip(unpacked.chunks_exact(blocks)) {
+                    let mut values = [[0.0; LANES]; PANEL];
+                    multiply::<S, E, W, P>(
+                        s,
+                        &mut engine,
+                        x,
+                        Tile::of(w, index),
+                        codes,
+                        &mut kept,
+                        &mut values,
+                    );
+                    tiles.write(s, panel * PANEL, index, &values, write);
+                }
+            }
+        }
+        UNPACKED.set(unpacked);
+    }
+}
+
+/// A panel `x`, `[PANEL][blocks]`, times a tile, whose codes are unpacked in `codes`, `[blocks]`.
+#[inline(always)]
+fn multiply<S: Dot, E: MatrixEngine, W: Packed, const P: usize>(
+    s: S,
+    engine: &mut E,
+    x: &[Block<P>],
+    tile: Tile<'_>,
+    codes: &[BlockCodes],
+    kept: &mut [[PanelSums; P]; KEPT],
+    values: &mut [[f32; LANES]; PANEL],
+) {
+    let blocks = codes.len();
+    assert_eq!(x.len(), PANEL * blocks, "a whole panel");
+    let mut totals = [s.splat(0.0); PANEL];
+    for b in 0..AHEAD.min(blocks) {
+        engine.multiply(&x[b..], blocks, &codes[b], &mut kept[b % KEPT]);
+    }
+    for b in 0..blocks {
+        if b + AHEAD < blocks {
+            engine.multiply(&x[b + AHEAD..], blocks, &codes[b + AHEAD], &mut kept[(b + AHEAD) % KEPT]);
+        }
+        let sums = &kept[b % KEPT];
+        let scale = s.load_f16(&tile.s[b]);
+        let min = if W::MIN { s.load_f16(&tile.m[b]) } else { scale };
+        // Written out: as a loop it is not unrolled, and the totals are kept in memory.
+        macro_rules! rows {
+            ($($r:literal)*) => {$({
+                // SAFETY: `x` has `PANEL * blocks` blocks.
+                let row = unsafe { x.get_unchecked($r * blocks + b) };
+                let mut term = s.mul(s.i32_to_f32(joined(s, sums, $r)), scale);
+                if W::MIN {
+                    term = s.add(term, s.mul(s.i32_to_f32(s.splat_i32(row.sum)), min));
+                }
+                totals[$r] = s.add(totals[$r], s.mul(term, s.splat(row.scale)));
+            })*};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    }
+    for (total, values) in totals.into_iter().zip(values) {
+        s.store(total, values);
+    }
+}
+
+/// The sums of row `r` over all planes.
+#[inline(always)]
+fn joined<S: Dot, const P: usize>(s: S, sums: &[PanelSums; P], r: usize) -> S::I32 {
+    let low = s.load_i32(&sums[P - 1].0[r]);
+    if P == 1 { low } else { s.add_i32(s.shl_i32::<7>(s.load_i32(&sums[0].0[r])), low) }
+}

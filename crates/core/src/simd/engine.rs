@@ -1,0 +1,42 @@
+//! Matrix engines: units that multiply a panel of rows by a block of weights in registers of their own.
+
+use super::LANES;
+use crate::activation::Block;
+
+/// Rows of a panel.
+pub const PANEL: usize = 16;
+
+/// The weights of a block, `[k/4][column][k%4]`, signed bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct BlockCodes(pub [[u8; 4 * LANES]; 8]);
+
+impl BlockCodes {
+    /// Zero weights.
+    pub const ZERO: Self = Self([[0; 4 * LANES]; 8]);
+}
+
+/// Integer sums of a panel, `[row][column]`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct PanelSums(pub [[i32; LANES]; PANEL]);
+
+impl PanelSums {
+    /// No sums yet.
+    pub const ZERO: Self = Self([[0; LANES]; PANEL]);
+}
+
+/// A matrix engine that is set up on this thread. Dropping it releases the engine.
+pub trait MatrixEngine {
+    /// For every plane `p` of the activations: `sums[p][row][column] = sum over k of x[row * stride][p][k] * w[k][column]`.
+    ///
+    /// # Panics
+    /// When `x` ends before the first block of the panel's last row.
+    fn multiply<const P: usize>(
+        &mut self,
+        x: &[Block<P>],
+        stride: usize,
+        w: &BlockCodes,
+        sums: &mut [PanelSums; P],
+    );
+}
