@@ -100,11 +100,18 @@ impl Kernel for Prepare<'_> {
     #[inline(always)]
     fn run<S: Simd + Dot>(self, s: S) -> Result<()> {
         let Self { width, norm, part: Part { x, normed, quantized } } = self;
-        let Some(norm) = norm else { return quantized.map_or(Ok(()), |rows| rows.quantize(s, x)) };
-        for (x, out) in x.chunks_exact(width).zip(normed.chunks_exact_mut(width)) {
-            rms_norm(s, x, norm.weight, norm.eps, out);
+        let mut prepared = x;
+        if let Some(norm) = norm {
+            for (x, out) in x.chunks_exact(width).zip(normed.chunks_exact_mut(width)) {
+                rms_norm(s, x, norm.weight, norm.eps, out);
+            }
+            prepared = normed;
         }
-        quantized.map_or(Ok(()), |rows| rows.quantize(s, normed))
+        // No closure: it may be compiled without the ISA's instructions.
+        if let Some(rows) = quantized {
+            rows.quantize(s, prepared)?;
+        }
+        Ok(())
     }
 }
 

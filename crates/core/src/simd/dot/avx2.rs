@@ -30,8 +30,7 @@ fn load<const N: usize>(w: &[u8; N], granule: usize, half: usize) -> __m256i {
 /// Word `word` of a plane, in all lanes.
 #[inline(always)]
 fn splat<const P: usize>(x: &Block<P>, p: usize, word: usize) -> __m256i {
-    let [a, b, c, d] = x.codes[p].as_chunks::<4>().0[word];
-    isa!(_mm256_set1_epi32(i32::from_ne_bytes([a, b, c, d].map(i8::cast_unsigned))))
+    isa!(_mm256_set1_epi32(bytemuck::cast(x.codes[p].as_chunks::<4>().0[word])))
 }
 
 /// Adds the products of unsigned `codes` with word `word` of every row.
