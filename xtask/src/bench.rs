@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: lowbit and its peers on the same machine and the same file, in turn.
 
 use crate::runner::{cargo, program, step};
-use crate::{demo, setup};
+use crate::{demo, kernels, setup};
 use anyhow::{Result, bail};
 use std::path::Path;
 
@@ -29,11 +29,18 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
             other => return Err(other.unexpected().into()),
         }
     }
-    if !["native", "page", "all"].contains(&kind.as_str()) {
-        bail!("expected native, page or all, found {kind:?}");
+    if !["native", "page", "first-token", "all", "kernels"].contains(&kind.as_str()) {
+        bail!("expected native, page, first-token, all or kernels, found {kind:?}");
     }
 
     setup::for_the_bench()?;
+    if kind == "kernels" {
+        kernels::build()?;
+        if !kernels::run(&[]).status()?.success() {
+            bail!("the kernels do not compute what they should");
+        }
+        return Ok(());
+    }
     let dir = crate::root().join("target/bench");
     models(&dir)?;
     packages(&dir)?;

@@ -3,6 +3,7 @@
 
 mod bench;
 mod demo;
+mod kernels;
 mod runner;
 mod serve;
 mod setup;
@@ -25,7 +26,8 @@ tasks:
   test [NAME...]       run every check, or only those whose name contains NAME
   gen [--check]        write the constants that TypeScript shares with Rust, or check that they are current
   bench [KIND] [options]
-                       measure against llama.cpp and wllama, in turn; KIND is native, page or all (default)
+                       measure against llama.cpp and wllama, in turn; KIND is native, page, first-token (the last
+                       part of page) or all (default), or kernels: those of the page alone, without peers
       --runs N           medians of N (default 5)
       --threads N        default: the machine's cores
       --file NAME        one GGUF file of target/bench/models only

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check of the repository, from a fresh clone to the browser.
 
 use crate::runner::{self, Output, cargo, program};
-use crate::{demo, setup};
+use crate::{demo, kernels, setup};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -85,8 +85,11 @@ fn web_checks(report: &mut Report) {
             clippy.args(["--", "-D", "warnings"]);
             clippy
         });
+        report.check("kernels for wasm", kernels::build);
+        report.command("kernels in Chromium", || kernels::run(&["--check"]));
     } else {
         report.skip("clippy for wasm", "this toolchain has no std for it");
+        report.skip("kernels in Chromium", "this toolchain has no std for wasm");
     }
     report.check("wasm modules", demo::wasm);
     let npm = |script: &str| {

@@ -101,3 +101,40 @@ fn shares_of_threads_shrink_to_single_tiles() {
     assert_eq!(shares(2), [9, 6, 5, 4, 3, 2, 1, 1, 1, 1, 1, 1, 1]);
     assert_eq!(shares(9), [[2].as_slice(), &[1; 34]].concat());
 }
+
+/// Which instruction multiplies.
+struct Instruction;
+
+impl Kernel for Instruction {
+    type Output = &'static str;
+    fn run<S: Dot>(self, _: S) -> &'static str {
+        S::NAME
+    }
+}
+
+#[test]
+fn every_isa_multiplies_with_its_own_instruction() {
+    for isa in Isa::available() {
+        let expected = match isa {
+            Isa::Scalar => "plain",
+            Isa::Avx2 => "vpmaddubsw ymm",
+            // Few rows; tiles take many.
+            Isa::Avx512 | Isa::Amx => "vpdpbusd zmm",
+            Isa::Wasm => "i32x4.dot_i16x8_s",
+            Isa::WasmRelaxed => "i32x4.relaxed_dot_i8x16_i7x16_add_s",
+        };
+        assert_eq!(dispatch(isa, Instruction), expected, "{isa}");
+    }
+    // The widest instructions win where the CPU has them.
+    #[cfg(target_arch = "x86_64")]
+    {
+        let avx512 = is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw");
+        let expected = match (Isa::Amx.is_available(), avx512, is_x86_feature_detected!("avx2")) {
+            (true, ..) => Isa::Amx,
+            (_, true, _) => Isa::Avx512,
+            (.., true) => Isa::Avx2,
+            _ => Isa::Scalar,
+        };
+        assert_eq!(Isa::best(), expected);
+    }
+}

@@ -114,7 +114,7 @@ impl Dot for Avx2 {
             }
             widen(sums, half, &mut wide);
         }
-        super::join(self, wide, x, offset)
+        super::join(self, wide, super::sums(x), offset)
     }
 
     #[inline(always)]
@@ -138,7 +138,7 @@ impl Dot for Avx2 {
                 widen(sums, half, &mut wide);
             }
         }
-        super::join(self, wide, x, offset)
+        super::join(self, wide, super::sums(x), offset)
     }
 
     /// `|w|` times the activation with the sign of `w`: a pair is at most 2 * 128 * 127 = 32512.
@@ -159,6 +159,6 @@ impl Dot for Avx2 {
                 widen(sums, half, &mut wide);
             }
         }
-        super::join(self, wide, x, 0)
+        super::join(self, wide, super::sums(x), 0)
     }
 }

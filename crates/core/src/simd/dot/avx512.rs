@@ -43,7 +43,7 @@ impl<const P: usize, const R: usize> Sums<P, R> {
 
     #[inline(always)]
     fn join(self, s: Avx512, x: [&Block<P>; R]) -> [__m512i; R] {
-        super::join(s, self.0, x, 0)
+        super::join(s, self.0, super::sums(x), 0)
     }
 }
 

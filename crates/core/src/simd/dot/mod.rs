@@ -69,19 +69,29 @@ pub trait Dot: Simd {
 
 impl Dot for Scalar {}
 
-/// The products of the planes of rows, joined: `128 * hi + lo` (or the only plane's) minus `offset * sum`.
+/// The products of the planes of rows, joined: `128 * hi + lo` (or the only plane's) minus `offset` times the sum of its codes.
 #[inline(always)]
 fn join<S: Simd, const P: usize, const R: usize>(
     s: S,
     planes: [[S::I32; P]; R],
-    x: [&Block<P>; R],
+    sums: [i32; R],
     offset: i32,
 ) -> [S::I32; R] {
     let mut joined = [s.splat_i32(0); R];
     for r in 0..R {
         let p = planes[r][P - 1];
         let p = if P == 2 { s.add_i32(s.shl_i32::<7>(planes[r][0]), p) } else { p };
-        joined[r] = if offset == 0 { p } else { s.sub_i32(p, s.splat_i32(offset * x[r].sum)) };
+        joined[r] = if offset == 0 { p } else { s.sub_i32(p, s.splat_i32(offset * sums[r])) };
     }
     joined
+}
+
+/// The sums of the codes of rows.
+#[inline(always)]
+fn sums<const P: usize, const R: usize>(x: [&Block<P>; R]) -> [i32; R] {
+    let mut sums = [0; R];
+    for r in 0..R {
+        sums[r] = x[r].sum;
+    }
+    sums
 }

@@ -56,5 +56,5 @@ pub(super) fn dot<S: Dot, const P: usize, const R: usize>(
             *sum = s.load_i32(&lanes);
         }
     }
-    super::join(s, planes, x, offset)
+    super::join(s, planes, super::sums(x), offset)
 }

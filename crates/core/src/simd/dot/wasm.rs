@@ -1,6 +1,6 @@
 //! WebAssembly simd128: a register is 4 columns x 4 `k`. `i32x4.dot_i16x8_s` multiplies pairs of 16-bit lanes and adds
 //! them to one 32-bit lane a column: even bytes (`k` = 0 and 2 of a word) and odd bytes (1 and 3) are taken apart by a
-//! shift, which needs no shuffles.
+//! shift, which needs no shuffles. The 16-bit codes of a16 are multiplied as they are, for the price of a8.
 
 use core::arch::wasm32::*;
 
@@ -16,25 +16,33 @@ pub(super) fn load<const N: usize>(w: &[u8; N], granule: usize, quarter: usize) 
     unsafe { v128_load(columns.as_ptr().cast()) }
 }
 
-/// The codes of a row as pairs of 16 bits, ready to be splatted: even bytes and odd bytes of every word.
-struct Pairs<const P: usize> {
-    even: [[u32; 8]; P],
-    odd: [[u32; 8]; P],
+/// The codes `q` of a row as pairs of 16 bits, ready to be splatted: even bytes and odd bytes of every word.
+struct Pairs {
+    even: [u32; 8],
+    odd: [u32; 8],
 }
 
-impl<const P: usize> Pairs<P> {
+impl Pairs {
     #[inline(always)]
-    fn new(x: &Block<P>) -> Self {
-        let mut pairs = Self { even: [[0; 8]; P], odd: [[0; 8]; P] };
-        for p in 0..P {
-            for half in 0..2 {
+    fn new<const P: usize>(x: &Block<P>) -> Self {
+        let mut pairs = Self { even: [0; 8], odd: [0; 8] };
+        for half in 0..2 {
+            let codes = |p: usize| {
                 let codes = &x.codes[p].as_chunks::<16>().0[half];
-                // SAFETY: 16 bytes each; loads and stores may be unaligned.
-                unsafe {
-                    let codes = v128_load(codes.as_ptr().cast());
-                    v128_store(pairs.even[p].as_mut_ptr().add(4 * half).cast(), even(codes));
-                    v128_store(pairs.odd[p].as_mut_ptr().add(4 * half).cast(), odd(codes));
-                }
+                // SAFETY: 16 bytes; loads may be unaligned.
+                unsafe { v128_load(codes.as_ptr().cast()) }
+            };
+            let low = codes(P - 1);
+            let (mut evens, mut odds) = (even(low), odd(low));
+            if P == 2 {
+                let high = codes(0);
+                evens = i16x8_add(evens, i16x8_shl(even(high), 7));
+                odds = i16x8_add(odds, i16x8_shl(odd(high), 7));
+            }
+            // SAFETY: 16 bytes each; stores may be unaligned.
+            unsafe {
+                v128_store(pairs.even.as_mut_ptr().add(4 * half).cast(), evens);
+                v128_store(pairs.odd.as_mut_ptr().add(4 * half).cast(), odds);
             }
         }
         pairs
@@ -53,11 +61,6 @@ fn odd(x: v128) -> v128 {
     i16x8_shr(x, 8)
 }
 
-#[inline(always)]
-fn splat(word: &u32) -> v128 {
-    u32x4_splat(*word)
-}
-
 /// The products of one block, given how the even and odd codes of word `word` of a quarter are unpacked.
 #[inline(always)]
 fn dot<const P: usize, const R: usize>(
@@ -67,28 +70,26 @@ fn dot<const P: usize, const R: usize>(
     codes: impl Unpack,
 ) -> [[v128; 4]; R] {
     let pairs = x.map(Pairs::new);
-    let mut sums = [[[i32x4_splat(0); 4]; P]; R];
-    for quarter in 0..4 {
-        let mut quarter_sums = [[i32x4_splat(0); P]; R];
+    let quarter = |quarter: usize| {
+        let mut sums = [i32x4_splat(0); R];
         for word in 0..8 {
             let [even, odd] = codes.unpack(quarter, word);
             for r in 0..R {
-                for p in 0..P {
-                    let products = i32x4_add(
-                        i32x4_dot_i16x8(even, splat(&pairs[r].even[p][word])),
-                        i32x4_dot_i16x8(odd, splat(&pairs[r].odd[p][word])),
-                    );
-                    quarter_sums[r][p] = i32x4_add(quarter_sums[r][p], products);
-                }
+                let products = i32x4_add(
+                    i32x4_dot_i16x8(even, u32x4_splat(pairs[r].even[word])),
+                    i32x4_dot_i16x8(odd, u32x4_splat(pairs[r].odd[word])),
+                );
+                sums[r] = i32x4_add(sums[r], products);
             }
         }
-        for r in 0..R {
-            for p in 0..P {
-                sums[r][p][quarter] = quarter_sums[r][p];
-            }
-        }
+        sums
+    };
+    let quarters = [quarter(0), quarter(1), quarter(2), quarter(3)];
+    let mut sums = [[[i32x4_splat(0); 4]; 1]; R];
+    for r in 0..R {
+        sums[r][0] = [quarters[0][r], quarters[1][r], quarters[2][r], quarters[3][r]];
     }
-    super::join(s, sums, x, offset)
+    super::join(s, sums, super::sums(x), offset)
 }
 
 /// Codes of 4 columns and one word: those of `k` = 0, 2 and those of `k` = 1, 3, in 16-bit lanes.

@@ -1,24 +1,25 @@
-//! WebAssembly relaxed-simd: a register is 4 columns x 4 `k`; `i16x8.relaxed_dot_i8x16_i7x16_s` multiplies bytes and adds
-//! pairs in 16 bits.
+//! WebAssembly relaxed-simd: a register is 4 columns x 4 `k`; `i32x4.relaxed_dot_i8x16_i7x16_add_s` multiplies bytes and
+//! adds the products of a column to its 32-bit lane. It is one instruction where the CPU has VNNI or Arm's `sdot`.
 //!
-//! Its second operand must be in `0..=127`, or engines differ: codes go there, activations into the first. No pair
-//! saturates. With 4-bit codes a lane of 16 bits holds the 16 products of a whole block (16 * 15 * 127 = 30480), with
-//! 5-bit codes 8 (8 * 31 * 127 = 31496).
+//! Its second operand must be in `0..=127`, or engines differ; the sum of two products then fits in 16 bits, so that
+//! none saturates. With 4 and 5 bits the codes of weights go there, activations into the first. With 8 bits the weights
+//! go into the first, and the second is activations taken apart by their sign.
 
 use core::arch::wasm32::*;
 
 use super::Dot;
 use super::wasm::load;
 use crate::activation::Block;
+use crate::format::BLOCK_K;
 use crate::simd::WasmRelaxed;
 
-/// Sums of rows and planes of 4 columns in 16-bit lanes, two neighbouring lanes a column.
+/// Sums of rows and planes of 4 columns, a 32-bit lane a column.
 type Sums<const P: usize, const R: usize> = [[v128; P]; R];
 
 /// Word `word` of a plane, in all lanes.
 #[inline(always)]
-fn splat<const P: usize>(x: &Block<P>, p: usize, word: usize) -> v128 {
-    let word = &x.codes[p].as_chunks::<4>().0[word];
+fn splat(plane: &[i8; BLOCK_K], word: usize) -> v128 {
+    let word = &plane.as_chunks::<4>().0[word];
     // SAFETY: 4 bytes; loads may be unaligned.
     unsafe { v128_load32_splat(word.as_ptr().cast()) }
 }
@@ -28,8 +29,8 @@ fn splat<const P: usize>(x: &Block<P>, p: usize, word: usize) -> v128 {
 fn add<const P: usize, const R: usize>(sums: &mut Sums<P, R>, codes: v128, x: [&Block<P>; R], word: usize) {
     for r in 0..R {
         for p in 0..P {
-            let products = i16x8_relaxed_dot_i8x16_i7x16(splat(x[r], p, word), codes);
-            sums[r][p] = i16x8_add(sums[r][p], products);
+            let activations = splat(&x[r].codes[p], word);
+            sums[r][p] = i32x4_relaxed_dot_i8x16_i7x16_add(activations, codes, sums[r][p]);
         }
     }
 }
@@ -53,18 +54,33 @@ fn with_bit(codes: v128, high: v128, j: u32) -> v128 {
     v128_or(codes, v128_and(moved, u8x16_splat(16)))
 }
 
-/// 32-bit sums of rows and planes from those of 16 bits.
+/// Sums up the four quarters of a tile. `add(sums, granule, quarter)` adds one granule.
+///
+/// As many quarters are summed up side by side as leave registers for the activations, which they share.
 #[inline(always)]
-fn widen<const P: usize, const R: usize>(mut sums: Sums<P, R>) -> Sums<P, R> {
-    for r in 0..R {
-        for p in 0..P {
-            sums[r][p] = i32x4_extadd_pairwise_i16x8(sums[r][p]);
+fn quarters<const P: usize, const R: usize>(
+    granules: usize,
+    mut add: impl FnMut(&mut Sums<P, R>, usize, usize),
+) -> [Sums<P, R>; 4] {
+    let together = match P * R {
+        1 => 4,
+        2 => 2,
+        _ => 1,
+    };
+    let mut sums = [[[zero(); P]; R]; 4];
+    let mut first = 0;
+    while first < 4 {
+        for granule in 0..granules {
+            for quarter in first..first + together {
+                add(&mut sums[quarter], granule, quarter);
+            }
         }
+        first += together;
     }
     sums
 }
 
-/// Joins the 32-bit sums of the four quarters of a tile.
+/// Joins the sums of the four quarters of a tile.
 #[inline(always)]
 fn join<const P: usize, const R: usize>(
     s: WasmRelaxed,
@@ -78,76 +94,39 @@ fn join<const P: usize, const R: usize>(
             planes[r][p] = [quarters[0][r][p], quarters[1][r][p], quarters[2][r][p], quarters[3][r][p]];
         }
     }
-    super::join(s, planes, x, offset)
+    super::join(s, planes, super::sums(x), offset)
 }
 
-#[inline(always)]
-fn quarter_u4<const P: usize, const R: usize>(
-    w: &[u8; 256],
-    x: [&Block<P>; R],
-    quarter: usize,
-) -> Sums<P, R> {
-    let mut sums = [[zero(); P]; R];
-    for g in 0..4 {
-        let [low, high] = nibbles(load(w, g, quarter));
-        add(&mut sums, low, x, 2 * g);
-        add(&mut sums, high, x, 2 * g + 1);
-    }
-    widen(sums)
+/// The codes of the planes of a row that are above zero, and the magnitudes of those below; zeros elsewhere.
+struct Signs<const P: usize> {
+    above: [[i8; BLOCK_K]; P],
+    below: [[i8; BLOCK_K]; P],
 }
 
-#[inline(always)]
-fn quarter_u5<const P: usize, const R: usize>(
-    w: &[u8; 256],
-    high: &[u8; 64],
-    x: [&Block<P>; R],
-    quarter: usize,
-) -> Sums<P, R> {
-    let bits = load(high, 0, quarter);
-    let half = |granules: std::ops::Range<usize>| {
-        let mut sums = [[zero(); P]; R];
-        for g in granules {
-            let [low, high] = nibbles(load(w, g, quarter));
-            add(&mut sums, with_bit(low, bits, 2 * g as u32), x, 2 * g);
-            add(&mut sums, with_bit(high, bits, 2 * g as u32 + 1), x, 2 * g + 1);
-        }
-        widen(sums)
-    };
-    let (mut sums, rest) = (half(0..2), half(2..4));
-    for r in 0..R {
+impl<const P: usize> Signs<P> {
+    #[inline(always)]
+    fn new(x: &Block<P>) -> Self {
+        let mut signs = Self { above: [[0; BLOCK_K]; P], below: [[0; BLOCK_K]; P] };
         for p in 0..P {
-            sums[r][p] = i32x4_add(sums[r][p], rest[r][p]);
+            for half in 0..2 {
+                let codes = &x.codes[p].as_chunks::<16>().0[half];
+                let above = &mut signs.above[p].as_chunks_mut::<16>().0[half];
+                let below = &mut signs.below[p].as_chunks_mut::<16>().0[half];
+                // SAFETY: 16 bytes each; loads and stores may be unaligned.
+                unsafe {
+                    let codes = v128_load(codes.as_ptr().cast());
+                    v128_store(above.as_mut_ptr().cast(), i8x16_max(codes, zero()));
+                    v128_store(below.as_mut_ptr().cast(), i8x16_max(i8x16_neg(codes), zero()));
+                }
+            }
         }
+        signs
     }
-    sums
-}
-
-#[inline(always)]
-fn quarter_i8<const P: usize, const R: usize>(
-    w: &[u8; 512],
-    x: [&Block<P>; R],
-    quarter: usize,
-) -> Sums<P, R> {
-    let mut low_sums = [[zero(); P]; R];
-    let mut high_sums = [[zero(); P]; R];
-    for word in 0..8 {
-        let codes = v128_xor(load(w, word, quarter), u8x16_splat(0x80));
-        let [low, high] = nibbles(codes);
-        add(&mut low_sums, low, x, word);
-        add(&mut high_sums, high, x, word);
-    }
-    let (mut sums, high) = (widen(low_sums), widen(high_sums));
-    for r in 0..R {
-        for p in 0..P {
-            sums[r][p] = i32x4_add(i32x4_shl(high[r][p], 4), sums[r][p]);
-        }
-    }
-    sums
 }
 
 impl Dot for WasmRelaxed {
     const ROWS: usize = 4;
-    const NAME: &'static str = "i16x8.relaxed_dot_i8x16_i7x16_s";
+    const NAME: &'static str = "i32x4.relaxed_dot_i8x16_i7x16_add_s";
 
     #[inline(always)]
     fn dot_u4<const P: usize, const R: usize>(
@@ -156,8 +135,12 @@ impl Dot for WasmRelaxed {
         x: [&Block<P>; R],
         offset: i32,
     ) -> [Self::I32; R] {
-        let quarter = |q| quarter_u4(w, x, q);
-        join(self, [quarter(0), quarter(1), quarter(2), quarter(3)], x, offset)
+        let sums = quarters(4, |sums, granule, quarter| {
+            let [low, high] = nibbles(load(w, granule, quarter));
+            add(sums, low, x, 2 * granule);
+            add(sums, high, x, 2 * granule + 1);
+        });
+        join(self, sums, x, offset)
     }
 
     #[inline(always)]
@@ -168,14 +151,39 @@ impl Dot for WasmRelaxed {
         x: [&Block<P>; R],
         offset: i32,
     ) -> [Self::I32; R] {
-        let quarter = |q| quarter_u5(w, high, x, q);
-        join(self, [quarter(0), quarter(1), quarter(2), quarter(3)], x, offset)
+        let sums = quarters(4, |sums, granule, quarter| {
+            let bits = load(high, 0, quarter);
+            let words = nibbles(load(w, granule, quarter));
+            for (i, codes) in words.into_iter().enumerate() {
+                let word = 2 * granule + i;
+                add(sums, with_bit(codes, bits, word as u32), x, word);
+            }
+        });
+        join(self, sums, x, offset)
     }
 
-    /// `w + 128 = 16 * high + low`: two products of nibbles, and the offset 128.
     #[inline(always)]
     fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [Self::I32; R] {
-        let quarter = |q| quarter_i8(w, x, q);
-        join(self, [quarter(0), quarter(1), quarter(2), quarter(3)], x, 128)
+        let signs = x.map(Signs::new);
+        let mut below = [[[zero(); P]; R]; 4];
+        let mut sums: [Sums<P, R>; 4] = quarters(8, |above, word, quarter| {
+            let codes = load(w, word, quarter);
+            for r in 0..R {
+                for p in 0..P {
+                    let above = &mut above[r][p];
+                    let below = &mut below[quarter][r][p];
+                    *above =
+                        i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].above[p], word), *above);
+                    *below =
+                        i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].below[p], word), *below);
+                }
+            }
+        });
+        for (sums, below) in
+            sums.as_flattened_mut().as_flattened_mut().iter_mut().zip(below.as_flattened().as_flattened())
+        {
+            *sums = i32x4_sub(*sums, *below);
+        }
+        join(self, sums, x, 0)
     }
 }
