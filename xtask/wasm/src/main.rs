@@ -158,6 +158,9 @@ fn optimise(variant: &Variant, options: &Options, root: &Path, module: &Path) ->
         "--enable-nontrapping-float-to-int",
         "--enable-reference-types",
         "--enable-multivalue",
+        // Kernels stay functions of their own though each has one caller: in a function that holds them all, the browser's
+        // compiler keeps sums in memory.
+        "--one-caller-inline-max-function-size=100",
     ]);
     if variant.features.contains(&"+relaxed-simd") {
         command.arg("--enable-relaxed-simd");
