@@ -10,7 +10,7 @@ const WEB = path.join(HERE, '../../web');
 const { chromium } = createRequire(path.join(WEB, 'package.json'))('playwright-core');
 
 const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.mjs': 'text/javascript', '.wasm': 'application/wasm' };
-const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking'];
+const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-dev-shm-usage'];
 
 /** Serves `{prefix: folder or file}`, cross-origin isolated or not. */
 export async function serve(mounts, isolated) {
@@ -47,22 +47,42 @@ export function mounts({ packages, models }) {
   };
 }
 
+/** How long a page may take to open, and a browser to start or to end. */
+const PATIENCE_MS = 60_000;
+
+/** What `promise` brings, or an error after `ms`. */
+export async function within(ms, what, promise) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`${what} took longer than ${ms / 1e3} s`)), ms);
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
 /** Chromium with an empty profile. */
 export async function launch() {
   const profile = fs.mkdtempSync(path.join(os.tmpdir(), 'lowbit-bench-'));
   const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
-  const context = await chromium.launchPersistentContext(profile, { executablePath, headless: true, args: FLAGS });
+  const options = { executablePath, headless: true, args: FLAGS, timeout: PATIENCE_MS };
+  const forget = () => fs.rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
+  const context = await chromium.launchPersistentContext(profile, options).catch((error) => {
+    forget();
+    throw error;
+  });
+  context.setDefaultTimeout(PATIENCE_MS);
   return {
     async page(url) {
       const page = await context.newPage();
       page.on('pageerror', (error) => console.error(`page: ${error.message}`));
+      page.on('crash', () => console.error('the page crashed'));
       await page.goto(url);
       await page.waitForFunction('window.measure');
       return page;
     },
+    /** Never fails: a browser may have died, and its profile goes anyway. */
     async close() {
-      await context.close();
-      fs.rmSync(profile, { recursive: true, force: true });
+      await within(PATIENCE_MS, 'closing the browser', context.close()).catch((error) => console.error(error.message));
+      forget();
     },
   };
 }

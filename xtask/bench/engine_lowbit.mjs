@@ -16,6 +16,8 @@ export async function load({ url, threads, cache, activations }) {
     const decodeMs = performance.now() - first;
     return { promptTokens: tokens.length, firstMs: first - start, decodeMs, decoded: generated.length - 1 };
   };
-  const { variant, threads: used, activations: act } = model.info;
-  return { generate, info: `${variant}, ${used} threads, ${act}` };
+  const { variant, threads: used, activations: act, loadMs } = model.info;
+  // `engine` passes while `data` does; `total` ends before the page hears of it.
+  const { total: _, ...parts } = loadMs;
+  return { generate, info: `${variant}, ${used} threads, ${act}`, loadMs: parts };
 }

@@ -3,7 +3,7 @@
 import { execFileSync } from 'node:child_process';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
-import { launch, mounts, serve } from './browser.mjs';
+import { launch, mounts, serve, within } from './browser.mjs';
 import { DECODE, median, prompt } from './prompt.mjs';
 
 const LENGTHS = [128, 512];
@@ -16,13 +16,26 @@ const { kind, lowbit, packages, models } = values;
 const threads = Number(values.threads);
 const runs = Number(values.runs);
 
+/** No measurement in a page takes as long. */
+const LIMIT_MS = 300_000;
+
+/** Calls `work` once more when it fails: a browser may die, and a run of an hour must not die with it. */
+async function twice(name, work) {
+  try {
+    return await work();
+  } catch (error) {
+    process.stderr.write(`\n${name} failed and is tried once more: ${error.message}\n`);
+    return work();
+  }
+}
+
 /** Calls each of `sides` in turn, `runs` times; returns the results by side. */
 async function inTurn(sides) {
   const results = Object.fromEntries(Object.keys(sides).map((name) => [name, []]));
   for (let run = 0; run < runs; run++) {
     for (const [name, side] of Object.entries(sides)) {
       process.stderr.write(`\r${name}: run ${run + 1} of ${runs}`.padEnd(60));
-      results[name].push(await side(run));
+      results[name].push(await twice(name, () => side(run)));
     }
   }
   process.stderr.write('\r'.padEnd(60) + '\r');
@@ -81,7 +94,8 @@ async function inPage(server, engine, call, argument, visits = 1) {
     let result;
     for (let visit = 0; visit < visits; visit++) {
       const page = await browser.page(`${server.url}/page.html?engine=${engine}`);
-      result = await page.evaluate(([call, argument]) => window[call](argument), [call, argument]);
+      const measuring = page.evaluate(([call, argument]) => window[call](argument), [call, argument]);
+      result = await within(LIMIT_MS, `${engine}: ${call}`, measuring);
       await page.close();
     }
     return result;
@@ -108,16 +122,19 @@ async function firstToken(model) {
   // Each from the file that it keeps: ours packs once, the peer keeps the GGUF.
   const sides = { lowbit: side('lowbit', '/models/smollm2.lowbit'), wllama: side('wllama', `/models/${model}`) };
   const results = await inTurn(sides);
-  const ours = median(results.lowbit);
-  const theirs = median(results.wllama);
+  const total = (name) => median(results[name].map((result) => result.total));
+  const [ours, theirs] = [total('lowbit'), total('wllama')];
   console.log(`\npage load to first token, cached, 128 tokens, median of ${runs}`);
   console.log(`lowbit ${ours.toFixed(0)} ms, wllama ${theirs.toFixed(0)} ms, ${(ours / theirs).toFixed(2)} x`);
+  const parts = Object.keys(results.lowbit[0].parts);
+  const medians = parts.map((part) => `${part} ${median(results.lowbit.map((result) => result.parts[part])).toFixed(0)} ms`);
+  console.log(`lowbit: ${medians.join(', ')} (the engine starts while the data is read)`);
   server.close();
 }
 
 for (const model of files) {
-  if (kind !== 'page') await native(model);
-  if (kind !== 'native') {
+  if (kind === 'native' || kind === 'all') await native(model);
+  if (kind === 'page' || kind === 'all') {
     await page(model, true);
     await page(model, false);
   }
