@@ -57,6 +57,26 @@ pub const LANES: usize = 16;
 /// The largest finite IEEE half.
 pub const F16_MAX: f32 = 65504.0;
 
+/// 16 halves or floats.
+pub trait Lanes {
+    /// Loads them as floats.
+    fn load<S: Simd>(&self, s: S) -> S::F32;
+}
+
+impl Lanes for [u16; LANES] {
+    #[inline(always)]
+    fn load<S: Simd>(&self, s: S) -> S::F32 {
+        s.load_f16(self)
+    }
+}
+
+impl Lanes for [f32; LANES] {
+    #[inline(always)]
+    fn load<S: Simd>(&self, s: S) -> S::F32 {
+        s.load(self)
+    }
+}
+
 /// Elementwise f32 arithmetic on 16 lanes. Every operation is IEEE single with round to nearest even.
 pub trait Simd: Copy + Send + Sync + 'static {
     /// The instruction set.
@@ -101,6 +121,25 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn reduce_add(self, a: Self::F32) -> f32;
     /// Largest lane (same tree; the operands hold no NaN).
     fn reduce_max(self, a: Self::F32) -> f32;
+
+    /// `sums[q][c] += row[column + c] * factor(i, q)` for every row `i`, in order.
+    #[inline(always)]
+    fn add_products<'a, T: Lanes + 'a, const Q: usize, const C: usize>(
+        self,
+        sums: &mut [[Self::F32; C]; Q],
+        rows: impl Iterator<Item = &'a [T]> + Clone,
+        column: usize,
+        factor: impl Fn(usize, usize) -> f32,
+    ) {
+        for (i, row) in rows.enumerate() {
+            for c in 0..C {
+                let x = row[column + c].load(self);
+                for (q, sums) in sums.iter_mut().enumerate() {
+                    sums[c] = self.add(sums[c], self.mul(x, self.splat(factor(i, q))));
+                }
+            }
+        }
+    }
 
     /// All lanes `x`.
     fn splat_i32(self, x: i32) -> Self::I32;

@@ -5,7 +5,7 @@
 
 use core::arch::wasm32::*;
 
-use super::{F16_MAX, Isa, LANES, Simd};
+use super::{F16_MAX, Isa, LANES, Lanes, Simd};
 
 /// The token of WebAssembly simd128.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +113,37 @@ fn min(a: v128, b: v128) -> v128 {
     f32x4_pmin(b, a)
 }
 
+/// [`Simd::add_products`] for column `c` of the sums and `N` registers of it from `FIRST`.
+#[inline(always)]
+fn add_part<'a, S, T, const Q: usize, const C: usize, const FIRST: usize, const N: usize>(
+    s: S,
+    sums: &mut [[V; C]; Q],
+    rows: impl Iterator<Item = &'a [T]>,
+    column: usize,
+    factor: impl Fn(usize, usize) -> f32,
+    c: usize,
+) where
+    S: Simd<F32 = V>,
+    T: Lanes + 'a,
+{
+    let mut part = [[f32x4_splat(0.0); N]; Q];
+    for (part, sums) in part.iter_mut().zip(&*sums) {
+        part.copy_from_slice(&sums[c][FIRST..FIRST + N]);
+    }
+    for (i, row) in rows.enumerate() {
+        let x = row[column + c].load(s);
+        for (q, part) in part.iter_mut().enumerate() {
+            let factor = f32x4_splat(factor(i, q));
+            for (sum, x) in part.iter_mut().zip(&x[FIRST..FIRST + N]) {
+                *sum = f32x4_add(*sum, f32x4_mul(*x, factor));
+            }
+        }
+    }
+    for (part, sums) in part.iter().zip(sums) {
+        sums[c][FIRST..FIRST + N].copy_from_slice(part);
+    }
+}
+
 macro_rules! simd {
     ($token:ident, $isa:expr) => {
         impl Simd for $token {
@@ -196,6 +227,24 @@ macro_rules! simd {
             #[inline(always)]
             fn reduce_max(self, a: V) -> f32 {
                 reduce(a, max)
+            }
+            /// There are 16 registers: they hold the sums of two whole vectors, or of four halves.
+            #[inline(always)]
+            fn add_products<'a, T: Lanes + 'a, const Q: usize, const C: usize>(
+                self,
+                sums: &mut [[V; C]; Q],
+                rows: impl Iterator<Item = &'a [T]> + Clone,
+                column: usize,
+                factor: impl Fn(usize, usize) -> f32,
+            ) {
+                for c in 0..C {
+                    if Q > 2 {
+                        add_part::<_, T, Q, C, 0, 2>(self, sums, rows.clone(), column, &factor, c);
+                        add_part::<_, T, Q, C, 2, 2>(self, sums, rows.clone(), column, &factor, c);
+                    } else {
+                        add_part::<_, T, Q, C, 0, 4>(self, sums, rows.clone(), column, &factor, c);
+                    }
+                }
             }
             #[inline(always)]
             fn splat_i32(self, x: i32) -> V {

@@ -5,7 +5,7 @@
 
 use super::{Attention, SEGMENT, TILE, Unit};
 use crate::kernels::math::{exp, exp_one};
-use crate::simd::{Dot, Isa, Kernel, LANES, Simd};
+use crate::simd::{Dot, Isa, Kernel, LANES, Lanes, Simd};
 
 /// Memory of one thread.
 #[derive(Default)]
@@ -19,38 +19,32 @@ pub(super) struct Scratch {
     values: Vec<[f32; LANES]>,
 }
 
-/// 16 halves or floats.
-trait Lanes {
-    fn load<S: Simd>(&self, s: S) -> S::F32;
-}
-
-impl Lanes for [u16; LANES] {
-    #[inline(always)]
-    fn load<S: Simd>(&self, s: S) -> S::F32 {
-        s.load_f16(self)
-    }
-}
-
-impl Lanes for [f32; LANES] {
-    #[inline(always)]
-    fn load<S: Simd>(&self, s: S) -> S::F32 {
-        s.load(self)
-    }
-}
-
 /// Sums that fit in the registers together with what is multiplied.
 const fn sums_at_once(isa: Isa) -> usize {
     match isa {
         Isa::Scalar => 1,
-        Isa::Wasm | Isa::WasmRelaxed => 2,
-        Isa::Avx2 => 4,
+        Isa::Avx2 | Isa::Wasm | Isa::WasmRelaxed => 4,
         Isa::Avx512 | Isa::Amx => 8,
     }
 }
 
-/// Queries up to which halves are used as they are: few groups of them. With more it pays to widen the halves once.
+/// Queries up to which halves are used as they are: few groups of them. With more it pays to widen the halves once; in
+/// WebAssembly, which has no prefetch, always: widening reads memory in order, with little to do between two loads.
 const fn few(isa: Isa) -> usize {
-    if sums_at_once(isa) < 4 { sums_at_once(isa) } else { 4 }
+    match isa {
+        Isa::Wasm | Isa::WasmRelaxed => 0,
+        Isa::Scalar => 1,
+        Isa::Avx2 | Isa::Avx512 | Isa::Amx => 4,
+    }
+}
+
+/// Columns of values that are added up side by side for `queries` queries: as many as there are sums left.
+const fn columns_at_once(isa: Isa, queries: usize) -> usize {
+    match isa {
+        // A column is four registers.
+        Isa::Wasm | Isa::WasmRelaxed => 1,
+        _ => sums_at_once(isa).div_ceil(queries),
+    }
 }
 
 /// Calls `$body` for groups of `$count` things, as many at a time as `$most` allows, with `$from` and the constant `$n`.
@@ -123,15 +117,16 @@ impl Kernel for Segment<'_> {
         }
         state.out.fill(0.0);
         if few {
-            let values = std::array::from_fn(|i| tile(i).values);
-            add_values(s, values, whole, count, seen_in_own, &scratch.weights, state.out);
+            let values: [_; SEGMENT] = std::array::from_fn(|i| tile(i).values);
+            add_values(s, &values[..count], whole, kv.group(), seen_in_own, &scratch.weights, state.out);
         } else {
             for i in 0..count {
                 widen(s, tile(i).values, &mut scratch.values, i);
             }
             let len = kv.width();
-            let values = std::array::from_fn(|i| &scratch.values[i.min(count - 1) * len..][..len]);
-            add_values(s, values, whole, count, seen_in_own, &scratch.weights, state.out);
+            let values: [_; SEGMENT] =
+                std::array::from_fn(|i| &scratch.values[i.min(count - 1) * len..][..len]);
+            add_values(s, &values[..count], whole, kv.group(), seen_in_own, &scratch.weights, state.out);
         }
     }
 }
@@ -219,15 +214,12 @@ impl<T: Lanes, const Q: usize> Kernel for Scores<'_, T, Q> {
 
     #[inline(always)]
     fn run<S: Simd + Dot>(self, s: S) {
-        let mut sums = [s.splat(0.0); Q];
-        for (key, queries) in self.keys.iter().zip(self.queries) {
-            let key = key.load(s);
-            for i in 0..Q {
-                sums[i] = s.add(sums[i], s.mul(key, s.splat(queries[i])));
-            }
-        }
-        for (scores, sum) in self.scores.iter_mut().zip(sums) {
-            s.store(sum, &mut scores[self.tile]);
+        let Self { keys, queries, scores, tile } = self;
+        let mut sums = [[s.splat(0.0)]; Q];
+        let queries = &queries[..keys.len()];
+        s.add_products(&mut sums, keys.chunks_exact(1), 0, |d, query| queries[d][query]);
+        for (scores, [sum]) in scores.iter_mut().zip(sums) {
+            s.store(sum, &mut scores[tile]);
         }
     }
 }
@@ -253,38 +245,47 @@ fn soften<S: Simd>(s: S, scores: &mut [[f32; LANES]], seen_in_last: usize) -> (f
     (max, s.reduce_add(sum))
 }
 
-/// Adds the weighted values of a segment of `count` tiles, `whole` of which all queries see whole.
+/// Adds the weighted values of the tiles of a segment, the first `whole` of which all queries see whole; `group` queries
+/// are a row.
 #[inline(always)]
 fn add_values<S: Dot, T: Lanes>(
     s: S,
-    values: [&[T]; SEGMENT],
+    values: &[&[T]],
     whole: usize,
-    count: usize,
+    group: usize,
     seen_in_own: impl Fn(usize) -> usize,
     weights: &[[[f32; LANES]; SEGMENT]],
     out: &mut [f32],
 ) {
-    let most = sums_at_once(S::ISA);
-    // Four registers of values a column are all that WebAssembly can hold besides the sums.
-    let most_columns = if matches!(S::ISA, Isa::Wasm | Isa::WasmRelaxed) { 1 } else { most };
     let out = out.as_chunks_mut::<LANES>().0;
     let columns = out.len() / weights.len();
-    in_groups!(weights.len(), most, |from, N| {
+    let (seen_whole, own) = values.split_at(whole);
+    add_tiles(s, seen_whole, TILE, 0, weights, out);
+    if !own.is_empty() {
+        // The queries of a row see the same positions.
+        for (row, (weights, out)) in weights.chunks(group).zip(out.chunks_mut(group * columns)).enumerate() {
+            add_tiles(s, own, seen_in_own(row * group), whole, weights, out);
+        }
+    }
+}
+
+/// Adds the first `seen` weighted values of every tile; `first_tile` is the number of the first in the segment.
+#[inline(always)]
+fn add_tiles<S: Dot, T: Lanes>(
+    s: S,
+    tiles: &[&[T]],
+    seen: usize,
+    first_tile: usize,
+    weights: &[[[f32; LANES]; SEGMENT]],
+    out: &mut [[f32; LANES]],
+) {
+    let columns = out.len() / weights.len();
+    in_groups!(weights.len(), sums_at_once(S::ISA), |from, N| {
         let (weights, out) = (&weights[from..][..N], &mut out[from * columns..][..N * columns]);
-        in_groups!(columns, most_columns.div_ceil(N), |column, C| {
-            let (tiles, first_tile) = (&values[..whole], 0);
-            s.call(Columns::<T, N, C> { tiles, seen: TILE, first_tile, weights, out, column });
+        in_groups!(columns, columns_at_once(S::ISA, N), |column, C| {
+            s.call(Columns::<T, N, C> { tiles, seen, first_tile, weights, out, column });
         });
     });
-    if whole == count {
-        return;
-    }
-    for (query, (weights, out)) in weights.chunks(1).zip(out.chunks_exact_mut(columns)).enumerate() {
-        in_groups!(columns, most, |column, C| {
-            let (tiles, first_tile, seen) = (&values[whole..count], whole, seen_in_own(query));
-            s.call(Columns::<T, 1, C> { tiles, seen, first_tile, weights, out, column });
-        });
-    }
 }
 
 /// `out = out + weights * values` in `C` columns for `Q` queries: the first `seen` positions of every tile, in order.
@@ -318,14 +319,8 @@ impl<T: Lanes, const Q: usize, const C: usize> Kernel for Columns<'_, T, Q, C> {
             for (row, weights) in rows.iter_mut().zip(weights) {
                 *row = &weights[first_tile + tile];
             }
-            for (position, values) in values.chunks_exact(columns).take(seen.min(TILE)).enumerate() {
-                for c in 0..C {
-                    let value = values[column + c].load(s);
-                    for q in 0..Q {
-                        sums[q][c] = s.add(sums[q][c], s.mul(value, s.splat(rows[q][position])));
-                    }
-                }
-            }
+            let values = values.chunks_exact(columns).take(seen.min(TILE));
+            s.add_products(&mut sums, values, column, |position, query| rows[query][position]);
         }
         for q in 0..Q {
             for c in 0..C {

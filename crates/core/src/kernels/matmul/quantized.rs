@@ -227,21 +227,27 @@ fn group<S: Dot, W: Packed, const P: usize, const R: usize>(
     blocks: usize,
     values: &mut [[f32; LANES]; R],
 ) {
+    // Slices of the loop's length: nothing in it has to be checked.
+    let mut x_rows = [&x[..blocks]; R];
+    for (r, row) in x_rows.iter_mut().enumerate() {
+        *row = &x[r * blocks..][..blocks];
+    }
+    let (scales, mins) = (&tile.s[..blocks], if W::MIN { &tile.m[..blocks] } else { &[] });
     let mut sums = [s.splat(0.0); R];
     for b in 0..blocks {
         let mut rows = [&x[b]; R];
-        for (r, row) in rows.iter_mut().enumerate() {
-            *row = &x[r * blocks + b];
+        for (row, x) in rows.iter_mut().zip(x_rows) {
+            *row = &x[b];
         }
         if const { R == 1 } {
             prefetch::<S, W>(s, tile, b);
         }
         let products = W::dot(s, tile, b, rows);
-        let scale = s.load_f16(&tile.s[b]);
+        let scale = s.load_f16(&scales[b]);
         for r in 0..R {
             let mut term = s.mul(s.i32_to_f32(products[r]), scale);
             if W::MIN {
-                term = s.add(term, s.mul(s.splat(rows[r].sum as f32), s.load_f16(&tile.m[b])));
+                term = s.add(term, s.mul(s.splat(rows[r].sum as f32), s.load_f16(&mins[b])));
             }
             sums[r] = s.add(sums[r], s.mul(term, s.splat(rows[r].scale)));
         }
