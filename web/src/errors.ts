@@ -17,8 +17,6 @@ export type ErrorCode =
   | 'network'
   /** The server has no such file. */
   | 'not-found'
-  /** The model needs more memory than the page can have. */
-  | 'out-of-memory'
   /** The browser lacks something that the engine needs. */
   | 'unsupported-browser'
   /** The wanted device does not exist. */

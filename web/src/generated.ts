@@ -29,6 +29,7 @@ export const ENGINE_ERROR_CODES = [
   'corrupt-data',
   'missing-tensor',
   'bad-shape',
+  'out-of-memory',
   'isa-unavailable',
   'unknown-architecture',
   'bad-config',

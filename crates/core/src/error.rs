@@ -67,6 +67,16 @@ pub enum Error {
         /// The sizes found and the sizes expected.
         problem: String,
     },
+    /// The system, or the page, has no memory left for what is needed.
+    #[error("{what}: no memory for {needed}; {hint}")]
+    OutOfMemory {
+        /// What needs it.
+        what: String,
+        /// How much, in the terms of what needs it.
+        needed: String,
+        /// What the user can do.
+        hint: String,
+    },
     /// A requested ISA that this machine does not have.
     #[error("{0}")]
     Isa(String),
@@ -102,6 +112,7 @@ impl Error {
             Self::Corrupt { .. } => "corrupt-data",
             Self::MissingTensor { .. } => "missing-tensor",
             Self::Shape { .. } => "bad-shape",
+            Self::OutOfMemory { .. } => "out-of-memory",
             Self::Isa(_) => "isa-unavailable",
         }
     }

@@ -30,23 +30,24 @@ impl Kv {
     /// Room for `capacity` positions.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the heads do not divide, or when no memory could hold that many positions.
+    /// [`Error::Shape`] when the heads do not divide, [`Error::OutOfMemory`] when there is no room for that many
+    /// positions.
     pub fn new(shape: AttentionShape, capacity: usize) -> Result<Self> {
         let AttentionShape { n_heads, n_kv_heads, head_dim } = shape;
-        let problem = |problem| Err(Error::Shape { what: "attention".into(), problem });
         if n_heads == 0 || n_kv_heads == 0 || head_dim == 0 || n_heads % n_kv_heads != 0 {
-            return problem(format!("{n_heads} heads of {head_dim} over {n_kv_heads} kv heads"));
+            let problem = format!("{n_heads} heads of {head_dim} over {n_kv_heads} kv heads");
+            return Err(Error::Shape { what: "attention".into(), problem });
         }
         let positions = capacity.checked_next_multiple_of(TILE);
         let width = head_dim.checked_next_multiple_of(LANES);
         let halves = positions.zip(width).and_then(|(p, w)| p.checked_mul(w)?.checked_mul(2 * n_kv_heads));
         let data = halves.and_then(|halves| AlignedBytes::try_zeroed(halves.checked_mul(size_of::<u16>())?));
-        match data {
-            Some(data) => Ok(Self { shape, capacity, data }),
-            None => problem(format!(
-                "no memory for {capacity} positions of {n_kv_heads} heads of {head_dim}; use a shorter context"
-            )),
-        }
+        let data = data.ok_or_else(|| Error::OutOfMemory {
+            what: "KV cache".into(),
+            needed: format!("{capacity} positions of {n_kv_heads} heads of {head_dim}"),
+            hint: "use a shorter context".into(),
+        })?;
+        Ok(Self { shape, capacity, data })
     }
 
     /// The heads.

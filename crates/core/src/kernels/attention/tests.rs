@@ -191,10 +191,11 @@ fn large_scores_do_not_overflow() {
 
 #[test]
 fn bad_shapes_are_errors() {
-    assert!(Kv::new(shape([4, 3, 64]), 10).is_err());
-    assert!(Kv::new(shape([4, 0, 64]), 10).is_err());
-    assert!(Kv::new(shape([4, 2, 64]), usize::MAX).is_err());
-    assert!(Kv::new(shape([4, 2, 64]), usize::MAX / 2048).is_err());
+    let code = |heads, positions| Kv::new(shape(heads), positions).err().map(|error| error.code());
+    assert_eq!(code([4, 3, 64], 10), Some("bad-shape"));
+    assert_eq!(code([4, 0, 64], 10), Some("bad-shape"));
+    assert_eq!(code([4, 2, 64], usize::MAX), Some("out-of-memory"));
+    assert_eq!(code([4, 2, 64], usize::MAX / 2048), Some("out-of-memory"));
     let mut kv = Kv::new(shape([4, 2, 8]), 10).unwrap();
     assert!(Attention::new(&[0.0; 33], &kv, 0).is_err());
     assert!(Attention::new(&[0.0; 64], &kv, 9).is_err());
