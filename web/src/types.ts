@@ -55,7 +55,7 @@ export interface LoadOptions {
    * version; `'only'`: as `true`, but a model that is kept whole is used without asking the server; `false`: not kept.
    */
   cache?: boolean | 'only';
-  /** Hash a kept model again while it is read. A download is always verified. */
+  /** Hash a kept model again while it is read. The download of an artifact is always verified. */
   verify?: boolean;
   /** Which module to run; by default the fastest that the browser accepts. */
   variant?: Variant;
