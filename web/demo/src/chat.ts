@@ -103,7 +103,7 @@ export class Chat {
     item.classList.remove('writing');
     delete document.body.dataset['busy'];
     this.#answer = undefined;
-    if (!item.isConnected) return; // a new conversation was started
+    if (!item.isConnected) return this.#update(); // a new conversation was started
     this.#messages.push({ role: 'assistant', content: drawing.text });
     const result = await answer.result.catch(() => undefined);
     item.append(this.#meta(drawing.text, result));
