@@ -6,8 +6,8 @@ import type { Settings } from './settings.js';
 
 const SUGGESTIONS = [
   'What is the capital of France?',
-  'Explain gravity to a child.',
-  'Write a short poem about rain.',
+  'What is photosynthesis?',
+  'Why do we have seasons?',
   'Give me three ideas for dinner.',
 ];
 

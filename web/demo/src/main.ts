@@ -15,8 +15,8 @@ const settings = new Settings({
   forget: async () => {
     leave();
     picker.forget();
-    const count = await forgetModels();
-    say(byId('picker-error'), `${count} kept model${count === 1 ? '' : 's'} deleted.`);
+    await forgetModels();
+    say(byId('picker-notice'), 'Kept models were deleted.');
   },
 });
 const chat = new Chat(settings);

@@ -79,6 +79,7 @@ export class Picker {
     this.#choices.hidden = what === 'loading';
     this.#loading.hidden = what === 'choices';
     say(this.#error, '');
+    say(byId('picker-notice'), '');
   }
 
   #progress(progress: LoadProgress, meter: Meter): void {
