@@ -12,7 +12,7 @@ use lowbit_engine::{GenerateOptions, Message, Model, SamplingOptions};
 /// Which model, and on what.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// An artifact, a GGUF file, or the name `smollm2`
+    /// An artifact, a GGUF file, a Hugging Face folder, or the name `smollm2`
     #[arg(short, long, default_value = "smollm2")]
     pub model: String,
     /// Instruction set [default: the fastest of this machine]
@@ -43,6 +43,14 @@ pub fn activations() -> impl TypedValueParser<Value = Activations> {
         "a8" => Activations::A8,
         _ => Activations::A16,
     })
+}
+
+/// The precision's name, as `--act` takes it.
+pub fn act_name(act: Activations) -> &'static str {
+    match act {
+        Activations::A8 => "a8",
+        Activations::A16 => "a16",
+    }
 }
 
 /// What the model is asked.

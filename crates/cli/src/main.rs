@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 /// Language models in a few bits a weight, the same answer on every machine.
 #[derive(Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "lowbit", version, propagate_version = true)]
 enum Cli {
     /// Convert a GGUF file, a Hugging Face folder or `smollm2` to an artifact
     Pack(commands::pack::Pack),

@@ -1,5 +1,6 @@
 //! `lowbit inspect`: what is in a model.
 
+use crate::args::act_name;
 use crate::error::Result;
 use crate::{model, output};
 use lowbit_core::container::{Artifact, MatrixEntry};
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 
 #[derive(clap::Args)]
 pub struct Inspect {
-    /// An artifact, a GGUF file (shown as it is packed), or the name `smollm2`
+    /// An artifact, a GGUF file or a Hugging Face folder (shown as they are packed), or the name `smollm2`
     #[arg(default_value = "smollm2")]
     model: String,
     /// One JSON document on standard output
@@ -51,7 +52,7 @@ impl Inspect {
         }
         output::line(&format!("architecture  {}", manifest.architecture))?;
         output::line(&format!("config        {}", manifest.config))?;
-        output::line(&format!("activations   {:?}", manifest.activations))?;
+        output::line(&format!("activations   {}", act_name(manifest.activations)))?;
         if !manifest.sampling.is_null() {
             output::line(&format!("sampling      {}", manifest.sampling))?;
         }

@@ -6,7 +6,7 @@ use lowbit_engine::{Codec, Message};
 
 #[derive(clap::Args)]
 pub struct Tokenize {
-    /// An artifact, a GGUF file, or the name `smollm2`
+    /// An artifact, a GGUF file, a Hugging Face folder, or the name `smollm2`
     #[arg(short, long, default_value = "smollm2")]
     model: String,
     /// The text; `-` reads standard input
