@@ -76,8 +76,8 @@ impl Source {
         let start = Instant::now();
         let act = arguments.act.unwrap_or(self.artifact.header().manifest.activations);
         let isa = arguments.isa.unwrap_or_else(Isa::best);
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let backend = CpuBackend::new(isa, arguments.threads.unwrap_or_else(cores), act)?;
+        let backend =
+            CpuBackend::new(isa, arguments.threads.unwrap_or_else(lowbit_core::parallel::cores), act)?;
         let runs_on = Device { isa: isa.name(), threads: backend.threads(), act };
         let options = LoadOptions { context: arguments.context };
         let model = Model::load(&self.artifact, device(backend), options)?;

@@ -26,6 +26,11 @@ const SPINS_BEFORE_YIELD: u32 = 250;
 
 type Job = dyn Fn(usize) + Sync;
 
+/// Cores that this process may use; one where the system does not say.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Threads that run a job together.
 pub struct Team {
     threads: usize,

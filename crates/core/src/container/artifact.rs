@@ -91,7 +91,7 @@ mod native {
     use super::*;
     use crate::container::parse_header;
     use crate::import::{Parsed, open};
-    use crate::parallel::{Parts, Team};
+    use crate::parallel::{Parts, Team, cores};
     use std::fs::File;
     use std::io::{Read, Seek, SeekFrom};
     use std::path::Path;
@@ -112,10 +112,9 @@ mod native {
 
     /// Reads the data region. Of several errors it returns that of the first chunk.
     fn read_data(path: &Path, header: &Header, data: &mut AlignedBytes, verify: bool) -> Result<()> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts::new(data.as_mut_slice(), header.manifest.chunk_size);
         let failure = Mutex::new(None::<(usize, Error)>);
-        Team::new(cores.min(header.chunk_count())).run(&|_| {
+        Team::new(cores().min(header.chunk_count())).run(&|_| {
             while let Some((i, chunk)) = parts.take() {
                 let Err(error) = read_chunk(path, header, i, chunk, verify) else { continue };
                 let mut first = failure.lock().unwrap_or_else(PoisonError::into_inner);

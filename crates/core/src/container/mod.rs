@@ -15,7 +15,7 @@ pub use artifact::Artifact;
 pub use header::{Header, parse_header};
 pub use layout::{Item, Layout, Place};
 
-use crate::parallel::Team;
+use crate::parallel::{Team, cores};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -86,8 +86,7 @@ pub struct Source {
 pub fn chunk_hashes(data: &[u8], size: usize) -> Vec<String> {
     let chunks: Vec<&[u8]> = data.chunks(size.max(1)).collect();
     let hashes: Vec<OnceLock<String>> = vec![OnceLock::new(); chunks.len()];
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Team::new(cores.min(chunks.len())).for_each_chunk(chunks.len(), 1, |_, range| {
+    Team::new(cores().min(chunks.len())).for_each_chunk(chunks.len(), 1, |_, range| {
         for i in range {
             hashes[i].get_or_init(|| sha256_hex(chunks[i]));
         }

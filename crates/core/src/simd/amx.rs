@@ -112,43 +112,43 @@ impl MatrixEngine for AmxTiles {
         sums: &mut [PanelSums; P],
     ) {
         assert!(x.len() > stride * (PANEL - 1), "the panel's last row");
-        let row_bytes = stride * size_of::<Block<P>>();
         // The codes are a block's first field.
         let (x, sums) = (x.as_ptr(), sums.as_mut_ptr());
+        macro_rules! tiles {
+            ($($instruction:literal)*) => {
+                asm!(
+                    $($instruction,)*
+                    w = in(reg) w,
+                    x = in(reg) x,
+                    sums = in(reg) sums,
+                    line = in(reg) 64usize,
+                    stride = in(reg) stride * size_of::<Block<P>>(),
+                    options(nostack),
+                )
+            };
+        }
         // SAFETY: tiles are configured on this thread as `SHAPES` says. 16 rows of 32 bytes are read from `x`, whose
         // last row the assertion found inside; 8 rows of 64 from `w`; 16 rows of 64 are written to every plane of `sums`.
         unsafe {
             if P == 1 {
-                asm!(
-                    "tilezero tmm0",
-                    "tileloadd tmm4, [{w} + {line}]",
-                    "tileloadd tmm2, [{x} + {stride}]",
-                    "tdpbssd tmm0, tmm2, tmm4",
-                    "tilestored [{sums} + {line}], tmm0",
-                    w = in(reg) w,
-                    x = in(reg) x,
-                    sums = in(reg) sums,
-                    line = in(reg) 64usize,
-                    stride = in(reg) row_bytes,
-                    options(nostack),
+                tiles!(
+                    "tilezero tmm0"
+                    "tileloadd tmm4, [{w} + {line}]"
+                    "tileloadd tmm2, [{x} + {stride}]"
+                    "tdpbssd tmm0, tmm2, tmm4"
+                    "tilestored [{sums} + {line}], tmm0"
                 );
             } else {
-                asm!(
-                    "tilezero tmm0",
-                    "tilezero tmm1",
-                    "tileloadd tmm4, [{w} + {line}]",
-                    "tileloadd tmm2, [{x} + {stride}]",
-                    "tileloadd tmm3, [{x} + {stride} + 32]",
-                    "tdpbssd tmm0, tmm2, tmm4",
-                    "tdpbssd tmm1, tmm3, tmm4",
-                    "tilestored [{sums} + {line}], tmm0",
-                    "tilestored [{sums} + {line} + 1024], tmm1",
-                    w = in(reg) w,
-                    x = in(reg) x,
-                    sums = in(reg) sums,
-                    line = in(reg) 64usize,
-                    stride = in(reg) row_bytes,
-                    options(nostack),
+                tiles!(
+                    "tilezero tmm0"
+                    "tilezero tmm1"
+                    "tileloadd tmm4, [{w} + {line}]"
+                    "tileloadd tmm2, [{x} + {stride}]"
+                    "tileloadd tmm3, [{x} + {stride} + 32]"
+                    "tdpbssd tmm0, tmm2, tmm4"
+                    "tdpbssd tmm1, tmm3, tmm4"
+                    "tilestored [{sums} + {line}], tmm0"
+                    "tilestored [{sums} + {line} + 1024], tmm1"
                 );
             }
         }

@@ -139,7 +139,6 @@ pub fn hugging_face(source: &HuggingFace, options: &Options) -> Result<Plan> {
     Plan::new(files, description, tensors, options, true)
 }
 
-/// A JSON file; a field that is null counts as missing.
 /// What the model's makers recommend, as the transformers library reads it: nothing, unless they ask for sampling.
 fn sampling(generation: Option<&Document>) -> Result<SamplingOptions> {
     let Some(generation) = generation.filter(|g| g.get("do_sample") == Some(&Value::Bool(true))) else {
@@ -155,6 +154,7 @@ fn sampling(generation: Option<&Document>) -> Result<SamplingOptions> {
     })
 }
 
+/// A JSON file; a field that is null counts as missing.
 struct Document {
     file: String,
     value: Value,
