@@ -103,6 +103,12 @@ impl Error {
         }
     }
 
+    /// [`Error::OutOfMemory`] of a model of `bytes` bytes.
+    pub fn no_memory_for_model(file: &str, bytes: usize) -> Self {
+        let hint = "close other programs or use a smaller model".into();
+        Self::OutOfMemory { what: file.to_owned(), needed: format!("a model of {bytes} bytes"), hint }
+    }
+
     /// A short stable identifier of the cause.
     pub fn code(&self) -> &'static str {
         match self {

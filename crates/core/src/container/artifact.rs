@@ -104,7 +104,7 @@ mod native {
             let (mut file, len) = open(path)?;
             let header = read_header(&name, &mut file, len)?;
             let mut data = AlignedBytes::try_zeroed(header.data_len)
-                .ok_or_else(|| Error::Io { path: name.clone(), source: no_memory(header.data_len) })?;
+                .ok_or_else(|| Error::no_memory_for_model(&name, header.data_len))?;
             read_data(path, &header, &mut data, verify)?;
             Self::new(header, Arc::new(data))
         }
@@ -135,12 +135,6 @@ mod native {
         file.seek(SeekFrom::Start(start as u64)).map_err(io)?;
         file.read_exact(chunk).map_err(io)?;
         if verify { header.verify_chunk(i, chunk) } else { Ok(()) }
-    }
-
-    fn no_memory(len: usize) -> std::io::Error {
-        let problem =
-            format!("{len} bytes of memory are not to be had; close other programs or use a smaller model");
-        std::io::Error::new(std::io::ErrorKind::OutOfMemory, problem)
     }
 
     fn read_header(name: &str, file: &mut File, len: u64) -> Result<Header> {

@@ -27,9 +27,7 @@ impl InMemory {
         let len = plan.layout().data_len();
         let Some(mut data) = AlignedBytes::try_zeroed(len) else {
             let file = plan.files().first().cloned().unwrap_or_default();
-            let hint = "close other programs or use a smaller model";
-            let what = format!("a model of {len} bytes on this machine now");
-            return Err(Error::unsupported(&file, "memory", what, hint).into());
+            return Err(Error::no_memory_for_model(&file, len).into());
         };
         plan.write_documents(&mut writer(&mut data))?;
         Ok(Self { plan, data, done: 0 })
