@@ -68,6 +68,31 @@ test('a connection that is lost once is taken up without a word', async () => {
   assert.equal(ranges().length, 2);
 });
 
+test('a server that stalls is asked again for what is missing, and then is an error that says so', async () => {
+  const at = dataOffset + 2 * CHUNK + (1 << 20);
+  const first = await load({ stall: { at, times: 1 } }, { stallTimeout: 500 });
+  assert.equal(first.info?.from, 'network', JSON.stringify(first));
+  assert.equal(ranges().length, 2);
+  assert.match(ranges()[1], /^bytes=\d+-$/);
+  const second = await load({ stall: { at, times: 100 } }, { stallTimeout: 500 });
+  assert.equal(second.error?.code, 'network', JSON.stringify(second));
+  assert.match(second.error.message, /chunks\.lowbit: the server has sent nothing for 0\.5 s after \d+ of \d+ bytes/);
+  const third = await load(undefined, { keep: true });
+  assert.equal(third.resumed, dataOffset + 2 * CHUNK);
+});
+
+test('a load that brought nothing leaves nothing that is counted as a model', async () => {
+  const forget = () => page.evaluate(() => window.lowbit.forgetModels());
+  await load({ status: 404 });
+  assert.equal(await forget(), 0);
+  await load({ cut: { at: 0, times: 100 } });
+  assert.equal(await forget(), 0);
+  await load();
+  await page.evaluate(() => window.model.dispose());
+  assert.equal(await forget(), 1);
+  assert.equal(await forget(), 0);
+});
+
 test('a damaged chunk is fetched once more', async () => {
   const { info, warnings } = await load({ flip: { at: dataOffset + CHUNK + 7, times: 1 } });
   assert.equal(info?.from, 'network');

@@ -8,6 +8,12 @@ import type { LoadOptions, ModelSource, Variant } from './types.js';
 /** More threads than this rarely help: decoding is bound by memory. */
 const MAX_DEFAULT_THREADS = 8;
 
+/** No server that is well takes longer for the next bytes. */
+const STALL_TIMEOUT_MS = 30_000;
+
+/** Timers cannot wait longer. */
+const MAX_TIMEOUT_MS = 0x7fff_ffff;
+
 /**
  * Loads a model: an artifact (`.lowbit`) or a GGUF file, from a URL or from a file of the user.
  *
@@ -61,7 +67,9 @@ function connect(url?: string | URL): Connection {
 
 function loadRequest(source: ModelSource, options: LoadOptions): LoadRequest {
   const { threads = defaultThreads(), cache = true, verify = false, headers = {}, context, activations } = options;
+  const { stallTimeout = STALL_TIMEOUT_MS } = options;
   checked.integer('threads', threads, 1, 64);
+  checked.integer('stallTimeout', stallTimeout, 1, MAX_TIMEOUT_MS);
   checked.oneOf('cache', cache, [true, false, 'only']);
   if (context !== undefined) checked.integer('context', context, 1, 0xffff_ffff);
   if (activations !== undefined) checked.oneOf('activations', activations, ['a8', 'a16']);
@@ -73,6 +81,7 @@ function loadRequest(source: ModelSource, options: LoadOptions): LoadRequest {
     cache,
     verify,
     headers,
+    stallTimeout,
     ...(context !== undefined && { context }),
     ...(activations !== undefined && { activations }),
     ...(options.variant !== undefined && { variant: options.variant }),

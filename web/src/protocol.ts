@@ -24,6 +24,8 @@ export interface LoadRequest {
   cache: boolean | 'only';
   verify: boolean;
   headers: Record<string, string>;
+  /** Milliseconds without a byte after which a server counts as stalled. */
+  stallTimeout: number;
 }
 
 /** A prompt: messages for the chat template, plain text, or ids. */

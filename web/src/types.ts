@@ -65,6 +65,11 @@ export interface LoadOptions {
   workerUrl?: string | URL;
   /** Headers for requests of the model, such as `Authorization`. */
   headers?: Record<string, string>;
+  /**
+   * Milliseconds without a byte of the model after which its server counts as stalled, and is asked again as after a lost
+   * connection; by default 30 000.
+   */
+  stallTimeout?: number;
 }
 
 /** A message of a conversation. */

@@ -34,6 +34,8 @@ export interface Faults {
   flip?: { at: number; times: number };
   /** Ignores `Range`. */
   noRange?: boolean;
+  /** Sends nothing more from this position on, nor ends; once, or every time. Before 0 are the headers. */
+  stall?: { at: number; times: number };
   /** Sends parts that begin this much too early, and says so. */
   shift?: number;
   status?: number;
@@ -43,6 +45,8 @@ export interface Faults {
 export class FakeServer {
   requests: { method: string; range: string | null }[] = [];
   etag = '"1"';
+  /** Requests that were ended by the client before the server was done. */
+  ended = 0;
   /** Bytes that were sent. */
   sent = 0;
 
@@ -55,7 +59,10 @@ export class FakeServer {
     const range = new Headers(init.headers).get('Range');
     const method = init.method ?? 'GET';
     this.requests.push({ method, range });
-    const { status, noRange } = this.faults;
+    const { status, noRange, stall } = this.faults;
+    const aborted = new Promise<never>((_, reject) => init.signal?.addEventListener('abort', () => reject(init.signal?.reason)));
+    aborted.catch(() => this.ended++);
+    if (stall && stall.at < 0 && stall.times-- > 0) return aborted;
     if (status !== undefined) return Promise.resolve(new Response(null, { status }));
     const headers = { ETag: this.etag, 'Content-Length': String(this.file.length) };
     if (method === 'HEAD') return Promise.resolve(new Response(null, { headers }));
@@ -65,15 +72,19 @@ export class FakeServer {
     const extra = partial
       ? { 'Content-Range': `bytes ${start}-${this.file.length - 1}/${this.file.length}`, 'Content-Length': String(this.file.length - start) }
       : {};
-    return Promise.resolve(new Response(this.#body(start), { status: partial ? 206 : 200, headers: { ...headers, ...extra } }));
+    return Promise.resolve(new Response(this.#body(start, aborted), { status: partial ? 206 : 200, headers: { ...headers, ...extra } }));
   };
 
-  #body(start: number): ReadableStream<Uint8Array<ArrayBuffer>> {
+  #body(start: number, aborted: Promise<never>): ReadableStream<Uint8Array<ArrayBuffer>> {
     let at = start;
     return new ReadableStream({
       pull: (controller) => {
-        const { cut, flip } = this.faults;
+        const { cut, flip, stall } = this.faults;
         const end = Math.min(at + 10_000, this.file.length);
+        if (stall && stall.times > 0 && at <= stall.at && stall.at < end) {
+          stall.times--;
+          return aborted;
+        }
         if (cut && cut.times > 0 && at <= cut.at && cut.at < end) {
           cut.times--;
           return controller.error(new TypeError('connection reset'));
@@ -187,6 +198,7 @@ export class FakeWasm {
 /** The origin-private file system, in memory. Throws when `quota` bytes are exceeded, and from a `broken` method. */
 export class FakeStorage {
   files = new Map<string, Uint8Array>();
+  folders = new Set<string>();
   quota = Infinity;
   broken: 'read' | 'write' | 'getSize' | 'flush' | undefined;
 
@@ -204,19 +216,34 @@ export class FakeStorage {
 
   #directory(path: string): unknown {
     return {
-      getDirectoryHandle: (name: string) => Promise.resolve(this.#directory(`${path}/${name}`)),
-      getFileHandle: (name: string, options?: { create?: boolean }) => this.#file(`${path}/${name}`, options?.create),
-      removeEntry: (name: string) => {
-        const found = [...this.files.keys()].filter((key) => key === `${path}/${name}` || key.startsWith(`${path}/${name}/`));
-        for (const key of found) this.files.delete(key);
-        return found.length > 0 ? Promise.resolve() : Promise.reject(new DOMException('none', 'NotFoundError'));
+      getDirectoryHandle: (name: string, options?: { create?: boolean }) => {
+        const folder = `${path}/${name}`;
+        if (options?.create) this.folders.add(folder);
+        return this.folders.has(folder) ? Promise.resolve(this.#directory(folder)) : none();
       },
+      getFileHandle: (name: string, options?: { create?: boolean }) => this.#file(`${path}/${name}`, options?.create),
+      removeEntry: (name: string, options?: { recursive?: boolean }) => {
+        const entry = `${path}/${name}`;
+        if (this.files.delete(entry)) return Promise.resolve();
+        const inside = [...this.files.keys()].filter((key) => key.startsWith(`${entry}/`));
+        if (inside.length > 0 && !options?.recursive) return Promise.reject(new DOMException('full', 'InvalidModificationError'));
+        for (const key of inside) this.files.delete(key);
+        return this.folders.delete(entry) ? Promise.resolve() : none();
+      },
+      keys: () => this.#entries(path),
     };
+  }
+
+  async *#entries(path: string): AsyncGenerator<string> {
+    for (const entry of [...this.folders, ...this.files.keys()]) {
+      const name = entry.slice(path.length + 1);
+      if (entry.startsWith(`${path}/`) && !name.includes('/')) yield name;
+    }
   }
 
   #file(path: string, create = false): Promise<unknown> {
     if (!this.files.has(path)) {
-      if (!create) return Promise.reject(new DOMException('none', 'NotFoundError'));
+      if (!create) return none();
       this.files.set(path, new Uint8Array(0));
     }
     const content = () => this.files.get(path) ?? new Uint8Array(0);
@@ -251,4 +278,8 @@ export class FakeStorage {
     };
     return { ...handle, ...(this.broken && { [this.broken]: fail }) };
   }
+}
+
+function none(): Promise<never> {
+  return Promise.reject(new DOMException('none', 'NotFoundError'));
 }

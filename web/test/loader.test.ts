@@ -2,9 +2,12 @@ import { beforeEach, expect, test, vi } from 'vitest';
 import type { LoadRequest } from '../src/protocol.js';
 import type { LoadProgress, LoadWarning } from '../src/types.js';
 import { loadBytes, type Loaded } from '../src/worker/loader.js';
+import { forget } from '../src/worker/store.js';
 import { CHUNK, FakeServer, FakeStorage, FakeWasm, makeArtifact, sha256Hex, type Faults } from './fake.js';
 
 const DATA = 5 * CHUNK + 1234;
+/** So many times quicker than elsewhere. */
+const HASTE = 1000;
 const { file, data, dataOffset } = makeArtifact(DATA);
 
 let storage: FakeStorage;
@@ -19,9 +22,9 @@ beforeEach(() => {
   warnings = [];
   progress = [];
   use();
-  // Pauses between tries take no time here.
+  // Time runs quickly here.
   const { setTimeout } = globalThis;
-  vi.stubGlobal('setTimeout', (work: () => void) => setTimeout(work, 0));
+  vi.stubGlobal('setTimeout', (work: () => void, ms: number) => setTimeout(work, ms / HASTE));
 });
 
 function use(faults: Faults = {}, content = file): void {
@@ -37,6 +40,7 @@ function request(changes: Partial<LoadRequest> = {}): LoadRequest {
     cache: true,
     verify: false,
     headers: {},
+    stallTimeout: 10_000 * HASTE,
     ...changes,
   };
 }
@@ -95,6 +99,42 @@ test('a download that was given up goes on from the last good chunk', async () =
   expectWhole();
   expect(server.requests[0]?.range).toBe(`bytes=${dataOffset + 3 * CHUNK}-`);
   expect(progress.at(-1)?.resumed).toBe(dataOffset + 3 * CHUNK);
+});
+
+test('a server that stalls is asked again for what is missing', async () => {
+  const at = dataOffset + 2 * CHUNK + 77;
+  for (const [stall, range] of [[at, /^bytes=1\d+-$/], [-1, null]] as const) {
+    storage.files.clear();
+    use({ stall: { at: stall, times: 1 } });
+    expect(await load({ stallTimeout: 20 * HASTE })).toMatchObject({ from: 'network', kept: true });
+    expectWhole();
+    expect(server.requests.length).toBe(2);
+    expect(server.requests[1]?.range).toEqual(range && expect.stringMatching(range));
+    // Also the first of them: no connection is left open.
+    expect(server.ended).toBe(2);
+  }
+});
+
+test('a server that goes on to stall is an error that says so, and the next download goes on', async () => {
+  use({ stall: { at: dataOffset + 2 * CHUNK + 25_000, times: 100 } });
+  await expect(load({ stallTimeout: 20 * HASTE })).rejects.toMatchObject({
+    code: 'network',
+    message: expect.stringMatching(/^tiny\.lowbit: the server has sent nothing for 20 s after \d+ of \d+ bytes; load again/) as string,
+  });
+  expect(server.requests.length).toBe(4);
+  expect(FakeWasm.last.freed).toBe(1);
+  use();
+  expect(await load()).toMatchObject({ from: 'network', kept: true });
+  expectWhole();
+  expect(server.requests[0]?.range).toBe(`bytes=${dataOffset + 2 * CHUNK}-`);
+});
+
+test('an abort ends a download that stalls at once', async () => {
+  use({ stall: { at: dataOffset, times: 1 } });
+  const abort = new AbortController();
+  const loading = loadBytes(request(), new FakeWasm(DATA).asWasm, { progress: () => undefined, warning: () => undefined }, abort.signal);
+  setTimeout(() => abort.abort(), 10 * HASTE);
+  await expect(loading).rejects.toMatchObject({ code: 'aborted' });
 });
 
 test('a kept chunk that has rotted is not resumed from', async () => {
@@ -203,6 +243,45 @@ test('an abort ends the download, and the next one goes on', async () => {
   await load();
   expectWhole();
   expect(server.requests[0]?.range).toMatch(/^bytes=\d+-$/);
+});
+
+test('a load that brought nothing of use leaves nothing behind', async () => {
+  const folders = () => [...storage.folders].filter((folder) => folder !== '/lowbit');
+  const page = new TextEncoder().encode('<!doctype html><p>Not here</p>');
+  const gguf = new Uint8Array(900_000);
+  gguf.set(new TextEncoder().encode('GGUF'));
+  const failures: [faults: Faults, content?: Uint8Array<ArrayBuffer>][] = [
+    [{ status: 404 }],
+    [{ cut: { at: 0, times: 100 } }],
+    [{ cut: { at: dataOffset + 5, times: 100 } }],
+    [{}, page],
+    [{}, file.slice(0, -100)],
+    [{}, gguf.slice(0, 200_000)],
+  ];
+  for (const [faults, content] of failures) {
+    use(faults, content);
+    await expect(load({}, new FakeWasm(DATA, { header: 130_000, steps: [[130_016, 300_000]] }))).rejects.toThrow();
+    expect(folders(), JSON.stringify(faults)).toEqual([]);
+    expect(await forget()).toBe(0);
+  }
+  const abort = new AbortController();
+  const reporter = { progress: () => undefined, warning: () => undefined };
+  use({ stall: { at: 0, times: 1 } });
+  const loading = loadBytes(request(), new FakeWasm(DATA).asWasm, reporter, abort.signal);
+  setTimeout(() => abort.abort());
+  await expect(loading).rejects.toMatchObject({ code: 'aborted' });
+  expect(folders()).toEqual([]);
+});
+
+test('models are forgotten and counted, whole or begun; a folder without one is only removed', async () => {
+  await load();
+  use({ cut: { at: dataOffset + 3 * CHUNK, times: 100 } });
+  await expect(load({ source: { url: 'https://models.test/other.lowbit' } })).rejects.toMatchObject({ code: 'network' });
+  storage.folders.add('/lowbit/left-by-a-tab-that-was-closed');
+  expect(await forget('https://models.test/none.lowbit')).toBe(0);
+  expect(await forget()).toBe(2);
+  expect([...storage.folders]).toEqual(['/lowbit']);
+  expect(storage.files.size).toBe(0);
 });
 
 test('a missing file is said to be missing', async () => {

@@ -24,7 +24,7 @@ const PART = 256 << 10;
  * Serves `{prefix: folder or file}`.
  *
  * `faults` maps a path to what goes wrong with it: `cut: {at, times}` closes the connection before byte `at`,
- * `flip: {at, times}` damages byte `at`, `noRange` ignores ranges, `status` refuses, `pause` waits so many
+ * `stall: {at, times}` sends nothing more from byte `at` on, `flip: {at, times}` damages byte `at`, `noRange` ignores ranges, `status` refuses, `pause` waits so many
  * milliseconds after each part. `requests` lists what was asked for.
  */
 export async function serve(mounts, { isolated = true, csp } = {}) {
@@ -76,10 +76,14 @@ async function send(response, file, first, end, fault) {
   const handle = await fs.promises.open(file);
   try {
     for (let at = first; at < end && !response.destroyed; ) {
-      const { cut, flip } = fault;
+      const { cut, flip, stall } = fault;
       if (cut && cut.times > 0 && at <= cut.at && cut.at < at + PART) {
         cut.times--;
         response.destroy();
+        return;
+      }
+      if (stall && stall.times > 0 && at <= stall.at && stall.at < at + PART) {
+        stall.times--;
         return;
       }
       const part = Buffer.alloc(Math.min(PART, end - at));

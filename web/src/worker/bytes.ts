@@ -7,6 +7,8 @@ export interface ByteSource {
   readonly size: number;
   /** What changes when the file does, as far as the server says. */
   readonly version: string;
+  /** Milliseconds without a byte after which the source counts as stalled; `undefined` when it may take its time. */
+  readonly patience: number | undefined;
   /** Begins to read at `offset`. A body that ends early is the caller's to notice. */
   open(offset: number, signal: AbortSignal): Promise<Reader>;
 }
@@ -17,6 +19,7 @@ export type Reader = Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'can
 /** A file that the user chose. */
 export class BlobSource implements ByteSource {
   readonly version = '';
+  readonly patience = undefined;
   readonly size: number;
 
   constructor(
@@ -45,6 +48,7 @@ export class UrlSource implements ByteSource {
   constructor(
     private readonly url: string,
     private readonly headers: Record<string, string>,
+    readonly patience: number,
   ) {
     this.name = decodeURIComponent(new URL(url).pathname.split('/').pop() || url);
   }
@@ -148,9 +152,11 @@ const READ_AHEAD = 1 << 20;
 /** Waits between tries, in milliseconds; a try that got any byte starts over. */
 const PAUSES = [250, 1000, 4000];
 
-/** Reads a source from a position to its end, and goes on after a lost connection. */
+/** Reads a source from a position to its end, and goes on after a connection that was lost or has stalled. */
 export class Download {
   #reader: Reader | undefined;
+  /** Ends the request that {@link #reader} belongs to. */
+  #request = new AbortController();
   #rest: Uint8Array = new Uint8Array(0);
   #failures = 0;
 
@@ -211,6 +217,8 @@ export class Download {
     this.#reader = undefined;
     this.#rest = new Uint8Array(0);
     await reader?.cancel().catch(() => undefined);
+    // Also one that has given no reader yet.
+    this.#request.abort();
   }
 
   /** Some bytes at the current position. */
@@ -219,8 +227,8 @@ export class Download {
     for (;;) {
       if (this.signal.aborted) throw abortError(this.signal);
       try {
-        this.#reader ??= await this.source.open(this.position, this.signal);
-        const { done, value } = await this.#reader.read();
+        this.#reader ??= await this.#inTime(this.#open());
+        const { done, value } = await this.#inTime(this.#reader.read());
         if (value?.length) {
           this.#failures = 0;
           return value;
@@ -230,6 +238,24 @@ export class Download {
         await this.#retry(error);
       }
     }
+  }
+
+  #open(): Promise<Reader> {
+    const request = (this.#request = new AbortController());
+    const { signal } = request;
+    this.signal.addEventListener('abort', () => request.abort(this.signal.reason), { once: true, signal });
+    return this.source.open(this.position, signal);
+  }
+
+  /** Waits for the source, but not longer than it may take. */
+  async #inTime<T>(answer: Promise<T>): Promise<T> {
+    const { patience } = this.source;
+    if (patience === undefined) return answer;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const late = new Promise<never>((_, reject) => {
+      timer = setTimeout(() => reject(stalled(this.source, this.position, patience)), patience);
+    });
+    return Promise.race([answer, late]).finally(() => clearTimeout(timer));
   }
 
   #ended(): LowbitError {
@@ -250,12 +276,16 @@ export class Download {
 }
 
 function lost(source: ByteSource, position: number, cause?: unknown): LowbitError {
-  const of = source.size > 0 ? ` of ${source.size}` : '';
-  return new LowbitError(
-    'network',
-    `${source.name}: the connection was lost after ${position}${of} bytes; load again to go on from there`,
-    { cause },
-  );
+  return interrupted('the connection was lost', source, position, cause);
+}
+
+function stalled(source: ByteSource, position: number, patience: number): LowbitError {
+  return interrupted(`the server has sent nothing for ${patience / 1000} s`, source, position);
+}
+
+function interrupted(what: string, { name, size }: ByteSource, position: number, cause?: unknown): LowbitError {
+  const of = size > 0 ? ` of ${size}` : '';
+  return new LowbitError('network', `${name}: ${what} after ${position}${of} bytes; load again to go on from there`, { cause });
 }
 
 function sleep(ms: number, signal: AbortSignal): Promise<void> {

@@ -37,6 +37,10 @@ export class KeptSource implements ByteSource {
     return this.inner.version;
   }
 
+  get patience(): number {
+    return this.inner.patience;
+  }
+
   /** Keeps what has come and will come, or nothing. */
   async decide(keep: boolean): Promise<void> {
     const parts = this.#undecided;

@@ -1,4 +1,4 @@
-import { LowbitError, abortError } from '../errors.js';
+import { LowbitError, abortError, errorData } from '../errors.js';
 import { CHUNK_SIZE } from '../generated.js';
 import type { LoadRequest } from '../protocol.js';
 import type { LoadProgress, LoadWarning, ModelInfo } from '../types.js';
@@ -7,7 +7,7 @@ import { PREFIX, chunksOf, sniff, type Chunks } from './header.js';
 import { KeptSource } from './kept_source.js';
 import { Keeper } from './keeper.js';
 import { sha256 } from './sha256.js';
-import { StorageFailure, Store, exclusively, type State } from './store.js';
+import { StorageFailure, Store, exclusively, type Begun, type State } from './store.js';
 import { ArtifactMemory, GgufImport, type Wasm } from './wasm.js';
 
 /** What a load tells on its way. */
@@ -28,14 +28,8 @@ export interface Loaded {
 /** Bytes that are read from storage at a time: large reads are several times quicker than many small ones. */
 const READ_SIZE = 64 << 20;
 
-/** What an interrupted download has left. */
-interface Begun {
-  /** Of an artifact, with at least one chunk. */
-  header: Uint8Array<ArrayBuffer> | undefined;
-  chunks: number;
-  /** Bytes of a GGUF file. */
-  received: number;
-}
+/** Errors that say of a file itself that it is no sound model: nothing of it is worth keeping. */
+const UNSOUND = ['malformed-file', 'unsupported', 'unknown-architecture', 'missing-tensor', 'bad-shape', 'bad-config', 'bad-tokenizer'];
 
 /** Waiting longer than this for a server's word on a kept model is not worth it. */
 const PROBE_TIMEOUT_MS = 2000;
@@ -54,7 +48,7 @@ export async function loadBytes(
     return new Loader(source, wasm, report, signal).fetch(undefined, 'file');
   }
   const { url } = request.source;
-  const source = new UrlSource(url, request.headers);
+  const source = new UrlSource(url, request.headers, request.stallTimeout);
   const loader = new Loader(source, wasm, report, signal);
   if (request.cache === false) return loader.fetch(undefined, 'network');
   const waiting = () => report.progress({ phase: 'waiting', loaded: 0, total: 0, resumed: 0 });
@@ -67,11 +61,12 @@ export async function loadBytes(
     try {
       return (await loader.kept(store, request)) ?? (await loader.fetch(store, 'network'));
     } catch (error) {
+      if (UNSOUND.includes(errorData(error).code)) await store.clear();
       if (!(error instanceof StorageFailure)) throw error;
       report.warning(error.warning);
       return await loader.fetch(undefined, 'network');
     } finally {
-      store.close();
+      await store.end();
     }
   });
 }
@@ -127,7 +122,7 @@ class Loader {
     const download = new Download(begun?.header ? this.source : (kept ?? this.source), this.signal, 0);
     try {
       const keeper = new Keeper(store, this.report.warning);
-      if (begun?.header) return await this.#artifact(begun.header, download, keeper, begun.chunks, from);
+      if (begun?.header) return await this.#artifact(begun.header, download, keeper, begun.state.chunks, from);
       const prefix = await download.take(PREFIX);
       const sniffed = sniff(this.source.name, prefix);
       await kept?.decide(sniffed.kind === 'gguf');
@@ -142,15 +137,11 @@ class Loader {
     }
   }
 
-  /** What an interrupted download has left: chunks of an artifact, or bytes of a GGUF file. */
+  /** What an interrupted download has left; the source must be the same one still. */
   async #begun(store: Store | undefined): Promise<Begun | undefined> {
-    const state = await store?.state();
-    if (!store || !state || state.complete) return undefined;
-    const received = await store.size('source');
-    const header = state.chunks > 0 ? await store.header().catch(() => undefined) : undefined;
-    if (!header && received === 0) return undefined;
-    if (this.source instanceof UrlSource) this.source.expect(state.sourceSize, state.sourceVersion);
-    return { header, chunks: state.chunks, received };
+    const begun = await store?.begun();
+    if (begun && this.source instanceof UrlSource) this.source.expect(begun.state.sourceSize, begun.state.sourceVersion);
+    return begun;
   }
 
   /** Downloads an artifact chunk by chunk; the first `ready` are read from storage and verified again. */

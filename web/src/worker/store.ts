@@ -17,22 +17,35 @@ export interface State {
   bytes: number;
 }
 
+/** What an interrupted download has left. */
+export interface Begun {
+  state: State;
+  /** Of an artifact, with at least one chunk. */
+  header: Uint8Array<ArrayBuffer> | undefined;
+  /** Bytes of a GGUF file. */
+  received: number;
+}
+
 type Handle = FileSystemSyncAccessHandle;
 
 /**
- * One model in the browser's origin-private file system: `header`, `data`, `state.json` in a folder of its own. When
- * something cannot be read or written, methods fail with {@link StorageFailure}: no reason not to run the model.
+ * One model in the browser's origin-private file system: `header`, `data`, `state.json` in a folder of its own, which is
+ * there once something has been written. When something cannot be read or written, methods fail with
+ * {@link StorageFailure}: no reason not to run the model.
  */
 export class Store {
   readonly #open = new Map<LargeFile, Handle>();
 
-  private constructor(private readonly folder: FileSystemDirectoryHandle) {}
+  private constructor(
+    private readonly root: FileSystemDirectoryHandle,
+    private readonly name: string,
+  ) {}
 
-  /** Opens the folder of `url`; `undefined` when the browser grants no storage. The caller holds the lock of `url`. */
+  /** The store of `url`; `undefined` when the browser grants no storage. The caller holds the lock of `url`. */
   static async open(url: string): Promise<Store | undefined> {
     try {
       const root = await modelsFolder(true);
-      return root && new Store(await root.getDirectoryHandle(await keyOf(url), { create: true }));
+      return root && new Store(root, await keyOf(url));
     } catch {
       return undefined;
     }
@@ -46,6 +59,15 @@ export class Store {
     } catch {
       return undefined;
     }
+  }
+
+  /** What an interrupted download has left that a later one can go on from. */
+  async begun(): Promise<Begun | undefined> {
+    const state = await this.state();
+    if (!state || state.complete) return undefined;
+    const received = await this.size('source');
+    const header = state.chunks > 0 ? await this.header().catch(() => undefined) : undefined;
+    return header || received > 0 ? { state, header, received } : undefined;
   }
 
   /** Saves the state. What it speaks of must have been flushed. */
@@ -66,21 +88,21 @@ export class Store {
 
   /** Bytes of a file that are there. */
   size(file: LargeFile): Promise<number> {
-    return storing(async () => (await this.#handle(file)).getSize());
+    return storing(async () => (await this.#handle(file, false))?.getSize() ?? 0);
   }
 
   /** Reads at `offset` into `target` and returns whether all of it was there. */
   read(file: LargeFile, target: Uint8Array, offset: number): Promise<boolean> {
     return storing(async () => {
-      const handle = await this.#handle(file);
-      return handle.read(target as Uint8Array<ArrayBuffer>, { at: offset }) === target.length;
+      const handle = await this.#handle(file, false);
+      return handle?.read(target as Uint8Array<ArrayBuffer>, { at: offset }) === target.length;
     });
   }
 
   write(file: LargeFile, bytes: Uint8Array, offset: number): Promise<void> {
     return storing(async () => {
-      const handle = await this.#handle(file);
-      const written = handle.write(bytes as Uint8Array<ArrayBuffer>, { at: offset });
+      const handle = await this.#handle(file, true);
+      const written = handle?.write(bytes as Uint8Array<ArrayBuffer>, { at: offset });
       // Some browsers write less instead of throwing when the quota is used up.
       if (written !== bytes.length) throw new DOMException('short write', 'QuotaExceededError');
     });
@@ -92,27 +114,50 @@ export class Store {
     this.#open.clear();
   }
 
-  /** Deletes what is kept. */
+  /** Ends the work on a model: closes all files, and deletes what is neither whole nor can be gone on from. */
+  async end(): Promise<void> {
+    const complete = (await this.state())?.complete ?? false;
+    const begun = complete || (await this.begun().catch(() => undefined));
+    if (begun) this.close();
+    else await this.clear();
+  }
+
+  /** Deletes what is kept, and the folder. */
   async clear(): Promise<void> {
     this.close();
+    const folder = await this.#folder(false).catch(() => undefined);
+    // The state goes first: should the tab end in between, what is left of the others is of no model.
     for (const name of ['state.json', 'header', 'data', 'source']) {
-      await this.folder.removeEntry(name).catch(() => undefined);
+      await folder?.removeEntry(name).catch(() => undefined);
+    }
+    await this.root.removeEntry(this.name).catch(() => undefined);
+  }
+
+  /** An open file; `undefined` when it is not there and is not to be made. */
+  async #handle(file: LargeFile, create: boolean): Promise<Handle | undefined> {
+    const open = this.#open.get(file);
+    if (open) return open;
+    try {
+      const handle = await openSync(await this.#folder(create), file, create);
+      this.#open.set(file, handle);
+      return handle;
+    } catch (error) {
+      if (!create && isMissing(error)) return undefined;
+      throw error;
     }
   }
 
-  async #handle(file: LargeFile): Promise<Handle> {
-    const open = this.#open.get(file) ?? (await openSync(this.folder, file));
-    this.#open.set(file, open);
-    return open;
+  #folder(create: boolean): Promise<FileSystemDirectoryHandle> {
+    return this.root.getDirectoryHandle(this.name, { create });
   }
 
   async #readSmall(name: string): Promise<Uint8Array<ArrayBuffer>> {
-    const file = await (await this.folder.getFileHandle(name)).getFile();
+    const file = await (await (await this.#folder(false)).getFileHandle(name)).getFile();
     return new Uint8Array(await file.arrayBuffer());
   }
 
   async #writeSmall(name: string, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
-    const handle = await openSync(this.folder, name);
+    const handle = await openSync(await this.#folder(true), name, true);
     try {
       handle.truncate(0);
       if (handle.write(bytes, { at: 0 }) !== bytes.length) throw new DOMException('short write', 'QuotaExceededError');
@@ -176,7 +221,7 @@ export async function exclusively<T>(
   }
 }
 
-/** Deletes the kept model of `url`, or all of them. Returns how many there were. */
+/** Deletes the kept model of `url`, or all of them. Returns how many there were, interrupted downloads included. */
 export async function forget(url?: string): Promise<number> {
   const root = await modelsFolder(false).catch(() => undefined);
   if (!root) return 0;
@@ -185,12 +230,26 @@ export async function forget(url?: string): Promise<number> {
   else names.push(await keyOf(url));
   let count = 0;
   for (const name of names) {
+    const model = await isModel(root, name);
     await root.removeEntry(name, { recursive: true }).then(
-      () => count++,
+      () => (count += model ? 1 : 0),
       () => undefined, // not there, or in use by another tab
     );
   }
   return count;
+}
+
+/** Whether a folder is that of a model; a tab that was closed may have left one without. */
+async function isModel(root: FileSystemDirectoryHandle, name: string): Promise<boolean> {
+  const state = root.getDirectoryHandle(name).then((folder) => folder.getFileHandle('state.json'));
+  return state.then(
+    () => true,
+    () => false,
+  );
+}
+
+function isMissing(error: unknown): boolean {
+  return error instanceof DOMException && error.name === 'NotFoundError';
 }
 
 async function modelsFolder(create: boolean): Promise<FileSystemDirectoryHandle | undefined> {
@@ -199,8 +258,8 @@ async function modelsFolder(create: boolean): Promise<FileSystemDirectoryHandle 
 }
 
 /** Another tab's handle may be about to close: a few tries. */
-async function openSync(folder: FileSystemDirectoryHandle, name: string): Promise<Handle> {
-  const file = await folder.getFileHandle(name, { create: true });
+async function openSync(folder: FileSystemDirectoryHandle, name: string, create: boolean): Promise<Handle> {
+  const file = await folder.getFileHandle(name, { create });
   for (let attempt = 0; ; attempt++) {
     try {
       return await file.createSyncAccessHandle();
