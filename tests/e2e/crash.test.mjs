@@ -57,6 +57,12 @@ test('an engine whose helpers cannot start runs alone and says so', async () => 
   assert.equal(answer.error, undefined);
 });
 
+test('an engine that gets one thread because the browser lacks relaxed SIMD says so', async () => {
+  const { info, warnings } = await page.evaluate((u) => window.load(u, { threads: 2, workerUrl: '/crash/worker.js?no-relaxed' }), url);
+  assert.deepEqual([info?.variant, info?.threads], ['base', 1]);
+  assert.deepEqual(warnings, ['no-relaxed-simd']);
+});
+
 async function waitFor(condition) {
   for (let i = 0; i < 100 && !condition(); i++) await new Promise((ready) => setTimeout(ready, 50));
   assert.ok(condition(), condition.toString());

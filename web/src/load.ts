@@ -2,7 +2,7 @@ import * as checked from './arguments.js';
 import { LowbitError, abortError } from './errors.js';
 import { Model } from './model.js';
 import type { LoadRequest } from './protocol.js';
-import { Connection, type Listener } from './rpc.js';
+import { Connection, scriptError, type Listener } from './rpc.js';
 import type { LoadOptions, ModelSource, Variant } from './types.js';
 
 /** More threads than this rarely help: decoding is bound by memory. */
@@ -58,11 +58,37 @@ function connect(url?: string | URL): Connection {
   if (typeof Worker !== 'function') {
     throw new LowbitError('unsupported-browser', 'there are no workers here; loadModel must run in a page');
   }
+  const script = () => (url ? absolute(url) : ownScript());
+  try {
+    return new Connection(url ? new Worker(url, { type: 'module' }) : ownWorker(), script);
+  } catch (cause) {
+    throw scriptError(script(), cause);
+  }
+}
+
+function ownWorker(): Worker {
   // Bundlers look for exactly this expression.
-  const worker = url
-    ? new Worker(url, { type: 'module' })
-    : new Worker(new URL('./worker.js', import.meta.url), { type: 'module' });
-  return new Connection(worker);
+  return new Worker(new URL('./worker.js', import.meta.url), { type: 'module' });
+}
+
+/** Where {@link ownWorker} looks for its script. Only the expression that bundlers rewrite knows: a `Worker` that tells evaluates it. */
+function ownScript(): string {
+  const { Worker } = globalThis;
+  let script = 'worker.js';
+  const tell = function (url: URL) {
+    script = String(url);
+  };
+  try {
+    globalThis.Worker = tell as unknown as typeof Worker;
+  } catch {
+    return script; // the page has frozen its globals
+  }
+  try {
+    ownWorker();
+  } finally {
+    globalThis.Worker = Worker;
+  }
+  return script;
 }
 
 function loadRequest(source: ModelSource, options: LoadOptions): LoadRequest {

@@ -18,14 +18,18 @@ export class Connection {
   readonly #worker: Worker;
   readonly #pending = new Map<number, Pending>();
   #nextId = 1;
+  #heard = false;
   #closed: LowbitError | undefined;
 
-  constructor(worker: Worker) {
+  /** `script` says where the worker's script is. */
+  constructor(worker: Worker, script: () => string) {
     this.#worker = worker;
     worker.onmessage = (event: MessageEvent<FromWorker>) => this.#receive(event.data);
     worker.onerror = (event) => {
       event.preventDefault();
-      this.#fail(event.message || 'its script could not be loaded');
+      // A script that runs says what went wrong; one that does not come says nothing.
+      if (event.message || this.#heard) this.#fail(event.message || 'it gave no reason');
+      else this.close(scriptError(script()));
     };
     worker.onmessageerror = () => this.#fail('a message of it could not be read');
   }
@@ -71,6 +75,7 @@ export class Connection {
   }
 
   #receive(message: FromWorker): void {
+    this.#heard = true;
     if (message.type === 'helper') {
       message.port.onmessage = (event: MessageEvent<HelperFailure>) => this.close(crashed(`a helper: ${event.data}`));
       return;
@@ -89,4 +94,13 @@ export class Connection {
       pending.listener?.(message);
     }
   }
+}
+
+/** The error for a worker whose script did not come. */
+export function scriptError(url: string, cause?: unknown): LowbitError {
+  const why = cause === undefined ? '' : ` (${String(cause)})`;
+  const message =
+    `${url}: the engine's worker, or a module that it imports, cannot be loaded${why}; serve it there as JavaScript, ` +
+    "from the page's own origin, or say with `workerUrl` where it is; a CSP must allow it (worker-src)";
+  return new LowbitError('worker-failed', message, { cause });
 }

@@ -27,9 +27,17 @@ export interface LoadWarning {
   /**
    * `storage-quota`: too little storage, the model is not kept; `storage-unavailable`: the browser grants none, or it fails;
    * `chunk-refetched`: a part arrived damaged and was fetched again; `not-isolated`: one thread only, because the page is
-   * not cross-origin isolated; `fewer-threads`: the browser could not start all of them.
+   * not cross-origin isolated; `no-relaxed-simd`: one thread only, because the browser lacks relaxed SIMD;
+   * `fewer-threads`: the browser could not start all of them.
    */
-  code: 'storage-quota' | 'storage-unavailable' | 'chunk-refetched' | 'not-isolated' | 'fewer-threads' | (string & {});
+  code:
+    | 'storage-quota'
+    | 'storage-unavailable'
+    | 'chunk-refetched'
+    | 'not-isolated'
+    | 'no-relaxed-simd'
+    | 'fewer-threads'
+    | (string & {});
   /** In words. */
   message: string;
 }

@@ -1,5 +1,5 @@
-import type { Variant } from './types.js';
 import { LowbitError } from './errors.js';
+import type { LoadWarning, Variant } from './types.js';
 
 /** A module with one function whose body is `body`; its type is `() -> ()`. */
 function probe(body: number[]): Uint8Array<ArrayBuffer> {
@@ -49,4 +49,17 @@ export function chooseVariant(can: Abilities, threads: number, wanted?: Variant)
   }
   if (able.threads && threads > 1) return 'threads';
   return able.relaxed ? 'relaxed' : 'base';
+}
+
+/** Why the engine runs on one thread though more were asked for; `undefined` when it does not, or the caller chose so. */
+export function threadsWarning(can: Abilities, threads: number, wanted?: Variant): LoadWarning | undefined {
+  if (threads === 1) return undefined;
+  // First: without it no header of the page would help.
+  if (!can.relaxed && wanted === undefined) {
+    const message = 'this browser has no relaxed SIMD, which the module with threads needs: the engine runs on one thread';
+    return { code: 'no-relaxed-simd', message };
+  }
+  if (can.sharedMemory) return undefined;
+  const message = 'the page is not cross-origin isolated (COOP and COEP headers): the engine runs on one thread';
+  return { code: 'not-isolated', message };
 }

@@ -4,7 +4,7 @@ import { Model } from '../src/model.js';
 import { Connection } from '../src/rpc.js';
 import { ChatStream } from '../src/stream.js';
 import type { ChatResult } from '../src/types.js';
-import { chooseVariant } from '../src/variant.js';
+import { chooseVariant, threadsWarning } from '../src/variant.js';
 import { chunksOf, sniff } from '../src/worker/header.js';
 
 const RESULT = { text: 'one two', finishReason: 'stop' } as ChatResult;
@@ -70,6 +70,7 @@ class FakeWorker {
   terminated = false;
   onmessage: ((event: { data: unknown }) => void) | undefined;
   onmessageerror: (() => void) | undefined;
+  onerror: ((event: { message?: string; preventDefault(): void }) => void) | undefined;
   postMessage(message: { id: number; argument: unknown }): void {
     this.sent.push(structuredClone(message));
   }
@@ -83,7 +84,7 @@ class FakeWorker {
 
 function connected(): { worker: FakeWorker; connection: Connection; model: Model } {
   const worker = new FakeWorker();
-  const connection = new Connection(worker as unknown as Worker);
+  const connection = new Connection(worker as unknown as Worker, () => 'https://page.test/worker.js');
   return { worker, connection, model: new Model(connection, { name: 'm' } as Model['info']) };
 }
 
@@ -138,6 +139,32 @@ test('the fastest module that the browser accepts is chosen', () => {
   expect(() => chooseVariant({ ...all, relaxed: false }, 4, 'relaxed')).toThrow(LowbitError);
   expect(() => chooseVariant({ ...all, simd: false }, 4)).toThrow(/SIMD/);
   expect(abilities().simd).toBe(true);
+});
+
+test('one thread where more were asked for has a reason', () => {
+  const all = { simd: true, relaxed: true, sharedMemory: true };
+  const code = (...args: Parameters<typeof threadsWarning>) => threadsWarning(...args)?.code;
+  expect(code(all, 4)).toBeUndefined();
+  expect(code({ ...all, sharedMemory: false }, 4)).toBe('not-isolated');
+  expect(code({ ...all, relaxed: false }, 4)).toBe('no-relaxed-simd');
+  expect(code({ simd: true, relaxed: false, sharedMemory: false }, 4)).toBe('no-relaxed-simd');
+  expect(code({ simd: true, relaxed: false, sharedMemory: false }, 1)).toBeUndefined();
+  expect(code({ ...all, relaxed: false }, 4, 'base')).toBeUndefined();
+});
+
+test('a worker whose script does not come is told from one that fails', async () => {
+  const preventDefault = () => undefined;
+  const calls = [connected(), connected(), connected()].map(({ worker, model }) => ({ worker, call: model.memory() }));
+  calls[0]?.worker.onerror?.({ preventDefault });
+  await expect(calls[0]?.call).rejects.toMatchObject({
+    code: 'worker-failed',
+    message: expect.stringMatching(/^https:\/\/page\.test\/worker\.js: .*cannot be loaded; .*`workerUrl`.*worker-src/) as string,
+  });
+  calls[1]?.worker.onerror?.({ message: 'boom', preventDefault });
+  await expect(calls[1]?.call).rejects.toMatchObject({ message: expect.stringMatching(/worker failed: boom; load/) as string });
+  calls[2]?.worker.say({ type: 'progress', id: 1 });
+  calls[2]?.worker.onerror?.({ preventDefault });
+  await expect(calls[2]?.call).rejects.toMatchObject({ message: expect.stringMatching(/worker failed: it gave no reason/) as string });
 });
 
 test('headers are told apart, and bad ones refused', () => {

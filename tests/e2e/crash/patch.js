@@ -1,4 +1,4 @@
-// `?alone`: no helper can start. `?engine`: the first step of an answer traps. `?helper`: it waits for ever, as the engine does for a helper that is gone,
+// `?no-relaxed`: the browser knows no relaxed SIMD. `?alone`: no helper can start. `?engine`: the first step of an answer traps. `?helper`: it waits for ever, as the engine does for a helper that is gone,
 // and the helper traps once it does.
 const Instance = WebAssembly.Instance;
 const trap = () => {
@@ -9,7 +9,14 @@ const trap = () => {
 const WAITS = 1;
 const NEVER = 2;
 
+if (location.search === '?no-relaxed') {
+  const { validate } = WebAssembly;
+  // The probe of i32x4.relaxed_dot_i8x16_i7x16_add_s.
+  WebAssembly.validate = (bytes) => !String(bytes).includes('253,147,2') && validate(bytes);
+}
+
 WebAssembly.Instance = function (module, imports) {
+  if (location.search === '?no-relaxed') return new Instance(module, imports);
   if (location.search === '?alone') {
     if (self.name !== '') trap();
     return new Instance(module, imports);

@@ -1,7 +1,7 @@
 import { LowbitError, abortError } from '../errors.js';
 import type { GenerateRequest, LoadRequest, ParityRequest, Prompt } from '../protocol.js';
 import type { Activations, ChatResult, FinishReason, MemoryUse, ModelInfo } from '../types.js';
-import { abilities, chooseVariant } from '../variant.js';
+import { abilities, chooseVariant, threadsWarning } from '../variant.js';
 import { loadBytes, type Reporter } from './loader.js';
 import { Wasm, type Engine } from './wasm.js';
 
@@ -35,12 +35,8 @@ export class Session {
     const begin = performance.now();
     const can = abilities();
     const variant = chooseVariant(can, request.threads, request.variant);
-    if (request.threads > 1 && !can.sharedMemory) {
-      report.warning({
-        code: 'not-isolated',
-        message: 'the page is not cross-origin isolated (COOP and COEP headers): the engine runs on one thread',
-      });
-    }
+    const warning = threadsWarning(can, request.threads, request.variant);
+    if (warning) report.warning(warning);
     report.progress({ phase: 'engine', loaded: 0, total: 0, resumed: 0 });
     const starting = Wasm.start(request.wasmUrls[variant], variant, request.threads, onHelper, signal);
     const engineMs = starting.then(() => performance.now() - begin);

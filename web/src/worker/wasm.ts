@@ -172,19 +172,26 @@ export class GgufImport {
   }
 }
 
+/** What to do when the engine is not where it should be. */
+const WHERE = "serve the package's folder `wasm` there, or say with `wasmUrl` where it is";
+
+/** Fetches and compiles the module. */
 async function compile(url: string, signal: AbortSignal): Promise<WebAssembly.Module> {
   let response: Response;
   try {
     response = await fetch(url, { signal });
   } catch (cause) {
     if (signal.aborted) throw abortError(signal);
-    throw new LowbitError('network', `${url}: the engine cannot be fetched`, { cause });
+    const message = `${url}: the engine cannot be fetched (offline, or refused by CORS or by a CSP, whose connect-src must allow it); ${WHERE}`;
+    throw new LowbitError('network', message, { cause });
   }
-  if (!response.ok) throw new LowbitError('network', `${url}: the server answered ${response.status} for the engine`);
+  if (!response.ok) throw new LowbitError('network', `${url}: the server answered ${response.status} for the engine; ${WHERE}`);
+  const type = response.headers.get('Content-Type') ?? '';
+  if (type.startsWith('text/html')) {
+    throw new LowbitError('network', `${url}: the server answered with a web page, not with the engine; ${WHERE}`);
+  }
   try {
-    if (response.headers.get('Content-Type')?.startsWith('application/wasm')) {
-      return await WebAssembly.compileStreaming(response);
-    }
+    if (type.startsWith('application/wasm')) return await WebAssembly.compileStreaming(response);
     return await WebAssembly.compile(await response.arrayBuffer());
   } catch (cause) {
     if (signal.aborted) throw abortError(signal);
