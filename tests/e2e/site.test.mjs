@@ -19,7 +19,17 @@ before(async () => {
     '/': path.join(WEB, 'demo/dist'),
   });
   browser = await launch();
-  page = await browser.page(`${server.url}/`);
+  page = await browser.page();
+  // What the page asks of the engine.
+  await page.addInitScript(() => {
+    window.asked = [];
+    const { postMessage } = Worker.prototype;
+    Worker.prototype.postMessage = function (message, ...rest) {
+      if (message.name === 'generate') window.asked.push(message.argument);
+      return postMessage.call(this, message, ...rest);
+    };
+  });
+  await page.goto(`${server.url}/`);
 });
 after(async () => {
   await browser.close();
@@ -47,6 +57,40 @@ test('Escape stops an answer, and a new chat forgets it', async () => {
   assert.match(await answers().nth(1).innerText(), /stopped/);
   await page.click('#new-chat');
   assert.equal(await page.locator('.message').count(), 0);
+});
+
+test('sampling is as recommended until a slider is moved, and can go back', async () => {
+  const choice = page.locator('[name=sampling]');
+  const shown = () => page.locator('#settings-form output').allInnerTexts();
+  const ask = async () => {
+    await page.keyboard.press('Escape');
+    await page.click('#new-chat');
+    await page.fill('#prompt', 'What is the capital of France?');
+    await page.keyboard.press('Enter');
+    await answers().waitFor();
+    await page.click('#open-settings');
+    return page.evaluate(() => window.asked.at(-1).sampling);
+  };
+  await page.click('#open-settings');
+  assert.equal(await choice.locator('option:checked').innerText(), 'recommended for this model');
+  assert.deepEqual(await shown(), ['0.00', '0.90', '1.10']);
+  // The makers of this model say nothing; greedy, it goes round in circles.
+  assert.deepEqual(await ask(), { repetitionPenalty: 1.1 });
+
+  await page.fill('[name=temperature]', '0.3');
+  assert.equal(await choice.inputValue(), 'custom');
+  assert.deepEqual(await ask(), { temperature: 0.3, topP: 0.9, repetitionPenalty: 1.1 });
+
+  await choice.selectOption('');
+  assert.deepEqual(await shown(), ['0.00', '0.90', '1.10']);
+  assert.deepEqual(await ask(), { repetitionPenalty: 1.1 });
+  await page.keyboard.press('Escape');
+
+  // Another answer needs chance.
+  await page.click('.meta button:nth-child(2)');
+  await answers().waitFor();
+  const { temperature, seed } = await page.evaluate(() => window.asked.at(-1).sampling);
+  assert.ok(temperature > 0 && seed > 0);
 });
 
 test('a reload reads the model from storage, without a click', async () => {

@@ -1,14 +1,17 @@
 import type { Activations, GenerateOptions, ModelInfo, Sampling } from 'lowbit';
-import { byId, el } from './dom.js';
+import { byId, el, say } from './dom.js';
 import { bytes, engine, milliseconds } from './format.js';
 
 const KEY = 'lowbit.settings';
 
-/** What the user can set. Empty texts mean: the default, which for sampling is the model's. */
+/** What the user can set. Empty texts mean: the default. */
 interface Values {
   system: string;
+  /** `custom` when the three after it count. */
+  sampling: string;
   temperature: string;
   topP: string;
+  repetitionPenalty: string;
   maxTokens: string;
   seed: string;
   activations: string;
@@ -19,20 +22,40 @@ type Field = HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement;
 
 const DEFAULTS: Values = {
   system: '',
+  sampling: '',
   temperature: '',
   topP: '',
+  repetitionPenalty: '',
   maxTokens: '1024',
   seed: '',
   activations: '',
   threads: '',
 };
 
+/** The sliders, each of which is a value of {@link Sampling}. */
+const SLIDERS = ['temperature', 'topP', 'repetitionPenalty'] as const;
+
+type Recommended = Required<Pick<Sampling, (typeof SLIDERS)[number]>>;
+
+/** Keeps a small model that always says the likeliest word from going round in circles. */
+const MILD_PENALTY = 1.1;
+
+/** What a model gets whose makers recommend nothing. */
+const FALLBACK: Recommended = { temperature: 0, topP: 0.9, repetitionPenalty: MILD_PENALTY };
+
+/** The least chance that makes another answer to the same question another one. */
+const SOME_CHANCE = { temperature: 0.2, topP: 0.9 };
+
 /** The sheet with the settings, which are kept in this browser. */
 export class Settings {
   readonly #dialog = byId<HTMLDialogElement>('settings');
   readonly #form = byId<HTMLFormElement>('settings-form');
   readonly #reload = byId('reload');
+  readonly #detail = byId('sampling-detail');
   #values: Values = { ...DEFAULTS, ...stored() };
+  #recommended = FALLBACK;
+  /** Whether that comes from the model's makers. */
+  #byMakers = true;
   #loadedWith = '';
 
   constructor(actions: { reload(): void; change(): void; forget(): void }) {
@@ -74,12 +97,14 @@ export class Settings {
 
   /** For `model.chat`; for `another` answer to the same question with another seed. */
   generation(another: boolean): GenerateOptions {
-    const { temperature, topP, maxTokens, seed } = this.#values;
+    const { maxTokens, seed } = this.#values;
+    const choice = this.#custom ? this.#own() : this.#byMakers ? {} : { repetitionPenalty: MILD_PENALTY };
+    const isGreedy = (this.#custom ? this.#own() : this.#recommended).temperature === 0;
     const sampling: Sampling = {
-      ...(temperature !== '' && { temperature: Number(temperature) }),
-      ...(topP !== '' && { topP: Number(topP) }),
+      ...choice,
       ...(seed !== '' && { seed: Number(seed) }),
       ...(another && { seed: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0 }),
+      ...(another && isGreedy && SOME_CHANCE),
     };
     return { sampling, ...(Number(maxTokens) >= 1 && { maxTokens: Math.floor(Number(maxTokens)) }) };
   }
@@ -89,7 +114,7 @@ export class Settings {
     const facts = byId('facts');
     facts.hidden = byId('change-model').hidden = info === undefined;
     if (!info) return;
-    this.#showDefaults(info.sampling);
+    this.#recommend(info.sampling);
     const rows: [string, string][] = [
       ['Model', info.name],
       ['Licence', info.licence || 'not stated'],
@@ -103,31 +128,55 @@ export class Settings {
     facts.replaceChildren(...rows.flatMap(([term, value]) => [el('dt', {}, term), el('dd', {}, value)]));
   }
 
-  /** Lets sliders that the user has not touched show what the model's makers recommend. */
-  #showDefaults(sampling: ModelInfo['sampling']): void {
-    for (const field of this.#fields()) {
-      const name = field.name as 'temperature' | 'topP';
-      if (field.type === 'range' && this.#values[name] === '') field.value = String(sampling[name]);
-    }
+  /** Takes over what is recommended for a model: by its makers, or, where they say nothing, by this page. */
+  #recommend({ temperature, topP, repetitionPenalty }: Recommended): void {
+    this.#byMakers = temperature !== 0 || repetitionPenalty !== 1;
+    this.#recommended = this.#byMakers ? { temperature, topP, repetitionPenalty } : FALLBACK;
     this.#show();
   }
 
+  get #custom(): boolean {
+    return this.#values.sampling === 'custom';
+  }
+
+  /** What the user has chosen with the sliders. */
+  #own(): Recommended {
+    const value = (name: keyof Recommended) => Number(this.#values[name] || this.#recommended[name]);
+    return { temperature: value('temperature'), topP: value('topP'), repetitionPenalty: value('repetitionPenalty') };
+  }
+
   #changed(field: Field): void {
-    this.#values[field.name as keyof Values] = field.value;
+    const name = field.name as keyof Values;
+    // Whoever moves one slider keeps what the others show.
+    const begins = name === 'sampling' || (!this.#custom && field.type === 'range');
+    if (begins) for (const slider of SLIDERS) this.#values[slider] = String(this.#recommended[slider]);
+    if (field.type === 'range') this.#values.sampling = 'custom';
+    this.#values[name] = field.value;
     localStorage.setItem(KEY, JSON.stringify(this.#values));
     this.#show();
   }
 
   #show(): void {
-    for (const range of this.#form.querySelectorAll<HTMLInputElement>('input[type=range]')) {
-      const output = range.parentElement?.querySelector('output');
-      if (output) output.value = Number(range.value).toFixed(2);
+    const sampling = this.#custom ? this.#own() : this.#recommended;
+    for (const name of SLIDERS) {
+      const slider = this.#field(name);
+      slider.value = String(sampling[name]);
+      const output = slider.parentElement?.querySelector('output');
+      if (output) output.value = sampling[name].toFixed(2);
     }
+    this.#field('sampling').value = this.#values.sampling;
+    const recommended = this.#byMakers ? 'As the model’s makers recommend.' : 'Always the likeliest word, repeating less.';
+    // Never empty: the sliders must not move under a finger.
+    say(this.#detail, this.#custom ? 'Choose “recommended” to go back.' : recommended);
     this.#reload.hidden = this.#loadedWith === '' || this.#loadedWith === this.#engineKey();
   }
 
   #engineKey(): string {
     return `${this.#values.activations}/${this.#values.threads}`;
+  }
+
+  #field(name: keyof Values): Field {
+    return this.#form.elements.namedItem(name) as Field;
   }
 
   #fields(): NodeListOf<Field> {
