@@ -3,9 +3,10 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { test } from 'node:test';
 import fs from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
 import zlib from 'node:zlib';
-import { WEB } from './support/paths.mjs';
+import { ROOT, WEB } from './support/paths.mjs';
 
 const BUDGET = 2e6;
 
@@ -29,6 +30,22 @@ test('the package can be imported where there is no page', () => {
   const script = `import('${path.join(WEB, 'dist/index.js')}').then((m) => console.log(Object.keys(m).sort().join()))`;
   const exports = execFileSync(process.execPath, ['--input-type=module', '-e', script], { encoding: 'utf8' }).trim();
   assert.equal(exports, 'LowbitError,abilities,forgetModels,loadModel');
+});
+
+test('the tarball holds the code, the modules and both licences', () => {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'lowbit-pack-'));
+  try {
+    const npm = (...args) => execFileSync('npm', args, { cwd: WEB, encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] });
+    const tarball = path.join(folder, npm('pack', '--silent', '--pack-destination', folder).trim().split('\n').at(-1));
+    execFileSync('tar', ['xzf', tarball, '-C', folder]);
+    const packed = (name) => path.join(folder, 'package', name);
+    for (const name of ['dist/index.js', 'dist/worker.js', 'wasm/base.wasm', 'README.md']) assert.ok(fs.existsSync(packed(name)), name);
+    for (const name of ['LICENSE-MIT', 'LICENSE-APACHE']) {
+      assert.equal(fs.readFileSync(packed(name), 'utf8'), fs.readFileSync(path.join(ROOT, name), 'utf8'));
+    }
+  } finally {
+    fs.rmSync(folder, { recursive: true });
+  }
 });
 
 test('everything that package.json exports is there, and nothing evaluates strings', () => {
