@@ -9,6 +9,30 @@
 //!                                                |
 //!                                             Session        KV cache and the tokens in it
 //! ```
+//!
+//! ```no_run
+//! use lowbit_core::{backend::CpuBackend, container::Artifact, parallel::cores, simd::Isa};
+//! use lowbit_engine::{Event, GenerateOptions, Generation, LoadOptions, Message, Model};
+//!
+//! # fn main() -> lowbit_engine::Result<()> {
+//! let artifact = Artifact::read("smollm2.lowbit".as_ref(), true)?;
+//! let device = CpuBackend::new(Isa::best(), cores(), artifact.header().manifest.activations)?;
+//! let mut model = Model::load(&artifact, device, LoadOptions::default())?;
+//! let mut session = model.session()?;
+//!
+//! let question = [Message::new("user", "What is the capital of France?")];
+//! let prompt = model.codec().encode_chat(&question)?;
+//! let mut answer = Generation::new(&model, &mut session, prompt, GenerateOptions::default())?;
+//! loop {
+//!     match answer.step(&mut model, &mut session)? {
+//!         Event::Prefill { .. } => {}
+//!         Event::Token { text, .. } => print!("{text}"),
+//!         Event::Done { text, .. } => break println!("{text}"),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod arch;
 pub mod codec;
