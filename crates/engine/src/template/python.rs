@@ -22,12 +22,20 @@ pub(super) fn to_json(state: &State, value: &Value, options: Kwargs) -> Result<V
     let _: (Option<bool>, Option<bool>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
     options.assert_all_used()?;
     let mut json = String::new();
-    write(value, indent.map(|n| n.min(16)), 0, &mut json)?;
+    write(state, value, indent.map(|n| n.min(16)), 0, &mut json)?;
     state.consume_fuel(json.len() as u64 / 64)?;
     Ok(Value::from(json))
 }
 
-fn write(value: &Value, indent: Option<usize>, depth: usize, out: &mut String) -> Result<(), Error> {
+/// Each value is a step: a list that shares its parts can be longer than any memory.
+fn write(
+    state: &State,
+    value: &Value,
+    indent: Option<usize>,
+    depth: usize,
+    out: &mut String,
+) -> Result<(), Error> {
+    state.consume_fuel(1)?;
     if depth > MAX_DEPTH {
         return Err(problem(format!("tojson: values are nested deeper than {MAX_DEPTH}")));
     }
@@ -38,13 +46,13 @@ fn write(value: &Value, indent: Option<usize>, depth: usize, out: &mut String) -
         ValueKind::String => quote(value.as_str().unwrap_or_default(), out)?,
         ValueKind::Seq | ValueKind::Iterable => {
             list(value.try_iter()?, ['[', ']'], indent, depth, out, |item, out| {
-                write(&item, indent, depth + 1, out)
+                write(state, &item, indent, depth + 1, out)
             })?;
         }
         ValueKind::Map => list(value.try_iter()?, ['{', '}'], indent, depth, out, |key, out| {
             quote(&key.to_string(), out)?;
             out.push_str(": ");
-            write(&value.get_item(&key)?, indent, depth + 1, out)
+            write(state, &value.get_item(&key)?, indent, depth + 1, out)
         })?,
         kind => return Err(problem(format!("tojson: {kind} has no JSON"))),
     }

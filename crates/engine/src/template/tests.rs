@@ -99,6 +99,7 @@ fn hostile_templates_end() {
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}",
         "{% for i in range(99999) %}{{ messages | tojson }}{{ 'x' * 9999 }}{% endfor %}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(31) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x | tojson }}",
     ];
     for source in endless {
         problem(source);
