@@ -56,7 +56,8 @@ pub fn act_name(act: Activations) -> &'static str {
 /// What the model is asked.
 #[derive(Args, Clone, Debug)]
 pub struct PromptArgs {
-    /// The prompt; `-` reads standard input
+    /// The prompt; `-` reads standard input. An empty one is an empty message to the model, which answers it as it will;
+    /// with --raw it is an error, unless the model begins every text with a token of its own
     #[arg(short, long)]
     pub prompt: String,
     /// System prompt [default: the chat template's]

@@ -1,12 +1,10 @@
 //! Texts from files and from standard input.
 
 use crate::error::{Error, Result};
+use lowbit_core::import::MAX_DOCUMENT;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-
-/// The longest text that is read; a device without an end must not fill the memory.
-const MOST_BYTES: u64 = 256 << 20;
 
 /// The text itself, or standard input for `-`.
 pub fn text_or_stdin(text: &str) -> Result<String> {
@@ -23,9 +21,10 @@ pub fn file(path: &Path) -> Result<String> {
 
 fn read(path: &Path, from: impl Read) -> Result<String> {
     let mut text = String::new();
-    from.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(|e| Error::io(path, e))?;
-    if text.len() as u64 > MOST_BYTES {
-        let problem = format!("is longer than {} MiB; give a shorter text", MOST_BYTES >> 20);
+    // A device has no end.
+    from.take(MAX_DOCUMENT + 1).read_to_string(&mut text).map_err(|e| Error::io(path, e))?;
+    if text.len() as u64 > MAX_DOCUMENT {
+        let problem = format!("is longer than {} MiB; give a shorter text", MAX_DOCUMENT >> 20);
         return Err(Error::io(path, io::Error::new(io::ErrorKind::FileTooLarge, problem)));
     }
     Ok(text)

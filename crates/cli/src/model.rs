@@ -42,10 +42,10 @@ pub fn open(model: &str) -> Result<Source> {
     let start = Instant::now();
     let artifact = match named(model) {
         Some(packaged) => read_cached(packaged)?,
-        None if is_source(Path::new(model))? => {
-            convert::in_memory(Path::new(model), &convert::Options::default(), &mut |_| ())?
-        }
-        None => Artifact::read(Path::new(model), true)?,
+        None => match kind(Path::new(model))? {
+            Kind::Source => convert::in_memory(Path::new(model), &convert::Options::default(), &mut |_| ())?,
+            Kind::Artifact => Artifact::read(Path::new(model), true)?,
+        },
     };
     Ok(Source { artifact, read_s: start.elapsed().as_secs_f64() })
 }
@@ -133,6 +133,11 @@ pub fn pack(source: &Path, out: &Path, options: &convert::Options) -> Result<con
         let problem = format!("{}: the output would replace its source; choose another name", out.display());
         return Err(Error::Usage(problem));
     }
+    if let Kind::Artifact = kind(source)? {
+        let problem =
+            "is an artifact already, or a part of a Hugging Face folder; give a GGUF file or the folder";
+        return Err(no_model(source, problem));
+    }
     let bar = progress::bytes("packing", 0);
     let mut show = |progress: convert::Progress| {
         bar.set_length(progress.total);
@@ -161,14 +166,40 @@ pub fn check_exists(path: &Path) -> Result<()> {
     }
 }
 
-/// Whether `path` is a GGUF file or a Hugging Face folder, which must be packed, not an artifact.
-fn is_source(path: &Path) -> Result<bool> {
+/// What a path holds, as far as the first bytes tell.
+enum Kind {
+    /// A GGUF file or a Hugging Face folder, which must be packed.
+    Source,
+    /// An artifact, or another safetensors file.
+    Artifact,
+}
+
+fn kind(path: &Path) -> Result<Kind> {
     if path.is_dir() {
-        return Ok(true);
+        return Ok(Kind::Source);
     }
     check_exists(path)?;
-    let mut magic = Vec::new();
+    let mut start = Vec::new();
     let (file, _) = lowbit_core::import::open(path)?;
-    file.take(4).read_to_end(&mut magic).map_err(|e| Error::io(path, e))?;
-    Ok(magic == b"GGUF")
+    file.take(9).read_to_end(&mut start).map_err(|e| Error::io(path, e))?;
+    match start.as_slice() {
+        [b'G', b'G', b'U', b'F', ..] => Ok(Kind::Source),
+        // The length of a header, and the JSON that it is.
+        [.., b'{'] if start.len() == 9 => Ok(Kind::Artifact),
+        _ => {
+            let found = if start.is_empty() { "is empty".to_owned() } else { begins_with(&start) };
+            Err(no_model(
+                path,
+                &format!("{found}, expected an artifact, a GGUF file or a Hugging Face folder"),
+            ))
+        }
+    }
+}
+
+fn begins_with(start: &[u8]) -> String {
+    format!("begins with \"{}\"", start.escape_ascii())
+}
+
+fn no_model(path: &Path, problem: &str) -> Error {
+    lowbit_core::Error::malformed(&path.display().to_string(), "format", problem).into()
 }

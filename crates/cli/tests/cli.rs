@@ -108,6 +108,67 @@ fn an_artifact_answers_like_the_gguf_file_it_was_packed_from() {
 }
 
 #[test]
+fn pack_says_what_becomes_of_the_matrices() {
+    let folder = folder("pack-bits");
+    let model = folder.join("mixed.gguf");
+    let out = folder.join("mixed.lowbit");
+    let pack = ["pack", model.to_str().unwrap(), "-o", out.to_str().unwrap()];
+    let nothing = "--bits has changed nothing";
+
+    std::fs::write(&model, TinyModel { embedding_type: "BF16", ..TinyModel::default() }.gguf()).unwrap();
+    let said = text(&[&pack[..], &["--bits", "8"]].concat());
+    assert!(said.contains("14 matrices of Q4_1: kept as q4m\n"), "{said}");
+    assert!(said.contains("1 matrix of BF16: packed to q8\n") && !said.contains(nothing), "{said}");
+    let matrices = json(&pack)["matrices"].clone();
+    let bf16 = matrices.as_array().unwrap().iter().find(|m| m["from"] == "BF16").unwrap();
+    assert_eq!(*bf16, serde_json::json!({ "from": "BF16", "to": "bf16", "kept": true, "count": 1 }));
+
+    std::fs::write(&model, TinyModel::default().gguf()).unwrap();
+    assert!(text(&[&pack[..], &["--bits", "4"]].concat()).contains(nothing));
+    assert!(!text(&pack).contains(nothing));
+}
+
+#[test]
+fn layers_are_listed_in_the_order_of_their_numbers() {
+    let path = folder("inspect-order").join("deep.gguf");
+    std::fs::write(&path, TinyModel { n_layers: 11, ..TinyModel::default() }.gguf()).unwrap();
+    let listed = text(&["inspect", path.to_str().unwrap()]);
+    for kind in ["attn_q", "attn_norm"] {
+        let numbers: Vec<usize> = (listed.lines().filter(|line| line.contains(kind)))
+            .map(|line| line.split('.').nth(1).unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(numbers, (0..11).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_file_that_is_no_model_is_told_what_one_is() {
+    let folder = folder("no-model");
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let notes = file("notes.txt", b"Dear diary,");
+    let empty = file("empty.gguf", b"");
+    let header = br#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let weights =
+        file("model.safetensors", &[&(header.len() as u64).to_le_bytes(), &header[..], &[0; 4]].concat());
+    let known = "expected an artifact, a GGUF file or a Hugging Face folder";
+    for (arguments, problem) in [
+        (["inspect", &notes], format!("notes.txt: format: begins with \"Dear diar\", {known}")),
+        (["pack", &notes], format!("notes.txt: format: begins with \"Dear diar\", {known}")),
+        (["inspect", &empty], format!("empty.gguf: format: is empty, {known}")),
+        (["inspect", &weights], "no lowbit artifact, pack the model first".to_owned()),
+        (["pack", &weights], "give a GGUF file or the folder".to_owned()),
+    ] {
+        let (status, line, error) = failure(&arguments);
+        assert_eq!((status, error["code"].as_str()), (1, Some("malformed-file")), "{line}");
+        assert!(line.contains(&problem), "{line}");
+    }
+}
+
+#[test]
 fn a_hugging_face_folder_is_packed_in_the_bits_asked_for() {
     let folder = folder("hugging-face");
     let model = TinyModel { matrix_type: "BF16", embedding_type: "BF16", ..TinyModel::default() };
@@ -244,7 +305,7 @@ fn errors_are_one_line_and_an_object() {
         (&["run", "-m", "missing.gguf", "-p", "Hi"][..], "io", "missing.gguf"),
         (&["run", "-m", broken, "-p", "Hi"], "malformed-file", "broken.gguf"),
         (&["run", "-m", &model, "-p", &long], "context-full", "context"),
-        (&["run", "-m", &model, "-p", "", "--raw"], "empty-prompt", "prompt"),
+        (&["run", "-m", &model, "-p", "", "--raw"], "empty-prompt", "the prompt is empty"),
         (&["run", "-m", &model, "-p", "Hi", "--temperature", "NaN"], "bad-sampling", "temperature"),
         (&["run", "-m", &model, "-p", "Hi", "--context", "100000"], "bad-config", "context"),
         (&["tokenize", "-m", &model, "--decode", "999999"], "unknown-token", "999999"),

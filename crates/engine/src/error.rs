@@ -55,7 +55,7 @@ pub enum Error {
         context: usize,
     },
     /// A prompt without a single token.
-    #[error("the prompt has no tokens; give it some text")]
+    #[error("the prompt is empty: it has no tokens; give it some text")]
     EmptyPrompt,
     /// An option of generation that has no meaning.
     #[error("{field}: {problem}")]

@@ -62,10 +62,27 @@ impl Inspect {
             header.data_len,
             manifest.chunks.len()
         ))?;
-        for (name, m) in &matrices {
+        for (name, m) in by_number(&matrices) {
             output::line(&format!("{name:32} {:5} {:6} x {:<6} {:>10} bytes", m.format, m.n, m.k, m.bytes))?;
         }
-        vectors.iter().try_for_each(|(name, len)| output::line(&format!("{name:32} f32   {len:6}")))
+        by_number(&vectors)
+            .into_iter()
+            .try_for_each(|(name, len)| output::line(&format!("{name:32} f32   {len:6}")))
+    }
+}
+
+/// Entries in the order in which people count: `blk.2` before `blk.10`.
+fn by_number<'a, V>(entries: &'a BTreeMap<&str, V>) -> Vec<(&'a str, &'a V)> {
+    let mut entries: Vec<_> = entries.iter().map(|(name, value)| (*name, value)).collect();
+    entries.sort_by_key(|(name, _)| name.split('.').map(part).collect::<Vec<_>>());
+    entries
+}
+
+/// A part of a name: numbers by their value and before words.
+fn part(text: &str) -> (u64, &str) {
+    match text.parse() {
+        Ok(number) => (number, ""),
+        Err(_) => (u64::MAX, text),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::{model, output};
 use clap::ValueEnum;
 use lowbit_core::activation::Activations;
-use lowbit_engine::convert;
+use lowbit_engine::convert::{self, Packing};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
@@ -15,7 +15,8 @@ pub struct Pack {
     /// The artifact [default: beside the source, for `smollm2` in the cache]
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// What becomes of matrices of floats [default: kept in GGUF files, 8 bits in Hugging Face folders]
+    /// What becomes of matrices of floats [default: kept in GGUF files, 8 bits in Hugging Face folders]. Those that are
+    /// quantised already (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0) are kept as they are
     #[arg(long)]
     bits: Option<Bits>,
     /// The precision of activations that the model asks for
@@ -62,7 +63,14 @@ impl Pack {
                 "bytes": summary.bytes,
                 "source_bytes": summary.source_bytes,
                 "fingerprint": summary.fingerprint,
+                "matrices": summary.matrices.iter().map(describe).collect::<Vec<_>>(),
             }));
+        }
+        for packing in &summary.matrices {
+            output::line(&show(packing))?;
+        }
+        if self.bits.is_some() && summary.matrices.iter().all(|packing| !packing.from.is_float()) {
+            output::line("--bits has changed nothing: every matrix was quantised already")?;
         }
         output::line(&format!(
             "{}: {} bytes, fingerprint {}",
@@ -71,6 +79,22 @@ impl Pack {
             summary.fingerprint
         ))
     }
+}
+
+fn describe(packing: &Packing) -> serde_json::Value {
+    serde_json::json!({
+        "from": packing.from.name(),
+        "to": packing.to.spec().name,
+        "kept": packing.is_kept(),
+        "count": packing.count,
+    })
+}
+
+fn show(packing: &Packing) -> String {
+    let Packing { from, to, count } = packing;
+    let becomes = if packing.is_kept() { "kept as" } else { "packed to" };
+    let noun = if *count == 1 { "matrix" } else { "matrices" };
+    format!("{count} {noun} of {}: {becomes} {}", from.name(), to.spec().name)
 }
 
 /// The source's name with another ending.

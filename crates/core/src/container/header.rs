@@ -60,12 +60,12 @@ impl Header {
         };
         let data_start = size("header length", tensors.data_start)?;
         let data_len = size("data", tensors.data_len)?;
+        let manifest = manifest(&tensors)?;
         if !data_start.is_multiple_of(ALIGN) {
             let problem =
                 format!("ends at byte {data_start}, expected a multiple of {ALIGN}; pack the model again");
             return Err(Error::malformed(file, "header", problem));
         }
-        let manifest = manifest(&tensors)?;
         check_chunks(file, &manifest, data_len)?;
         let mut header = Self {
             file: file.clone(),

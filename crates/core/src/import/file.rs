@@ -5,6 +5,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
+/// Bytes of a document that is read whole, at most: a tokenizer, an index, a text. No sensible one is longer, and a file
+/// that someone has mistaken for one must not fill the memory.
+pub const MAX_DOCUMENT: u64 = 256 << 20;
+
 /// Opens a regular file and says how long it is. Everything else is refused before it is opened: a pipe would wait for a
 /// writer, and devices have neither an end nor positions.
 ///

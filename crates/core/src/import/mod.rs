@@ -11,7 +11,7 @@ pub mod safetensors;
 mod file;
 
 #[cfg(not(target_family = "wasm"))]
-pub use file::open;
+pub use file::{MAX_DOCUMENT, open};
 
 /// The outcome of parsing the first bytes of a file.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! Conversions from files, natively.
 
-use super::{HuggingFace, InMemory, Options, Plan, Shard, gguf, hugging_face};
+use super::{HuggingFace, InMemory, Options, Packing, Plan, Shard, gguf, hugging_face};
 use crate::Result;
 use lowbit_core::Error;
 use lowbit_core::container::{Artifact, hex, sha256_hex};
-use lowbit_core::import::{Parsed, open, safetensors};
+use lowbit_core::import::{MAX_DOCUMENT, Parsed, open, safetensors};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -28,6 +28,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes of the source that were packed.
     pub source_bytes: u64,
+    /// What became of the matrices.
+    pub matrices: Vec<Packing>,
 }
 
 /// Converts a GGUF file or a Hugging Face folder to an artifact, which it writes into `out`: an empty file, open for
@@ -105,7 +107,7 @@ fn write_artifact(
     let header = plan.layout().header_bytes(hashes, &source_sha256)?;
     write_at(out, 0, &header).and_then(|()| out.sync_all()).map_err(|e| io(path, e))?;
     let fingerprint = plan.layout().header(&header)?.fingerprint;
-    Ok(Summary { fingerprint, bytes: data_start + data_len, source_bytes })
+    Ok(Summary { fingerprint, bytes: data_start + data_len, source_bytes, matrices: plan.matrices() })
 }
 
 /// A plan and the files that it reads.
@@ -151,18 +153,14 @@ impl Opened {
     }
 }
 
-/// No sensible `tokenizer.json` or index is longer; it is read whole.
-const MOST_DOCUMENT_BYTES: u64 = 256 << 20;
-
 /// All bytes of a file beside the weights; `None` when there is none.
 fn document(path: &Path) -> Result<Option<Vec<u8>>> {
     let (mut file, len) = match open(path) {
         Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
-    if len > MOST_DOCUMENT_BYTES {
-        let problem =
-            format!("has {len} bytes, expected at most {MOST_DOCUMENT_BYTES}; this is no such document");
+    if len > MAX_DOCUMENT {
+        let problem = format!("has {len} bytes, expected at most {MAX_DOCUMENT}; this is no such document");
         return Err(Error::malformed(&path.display().to_string(), "size", problem).into());
     }
     let mut bytes = Vec::new();

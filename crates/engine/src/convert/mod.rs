@@ -23,7 +23,7 @@ pub use file::{Progress, Summary, in_memory, to_file};
 pub use gguf::gguf;
 pub use hugging_face::{HuggingFace, Shard, hugging_face};
 pub use memory::InMemory;
-pub use plan::{Plan, STEP_BYTES, Step};
+pub use plan::{Packing, Plan, STEP_BYTES, Step};
 pub use tokenizer::tokenizer_json;
 
 use crate::{Error, Result};

@@ -48,6 +48,24 @@ pub struct Step {
     rows: usize,
 }
 
+/// What becomes of the matrices of one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// Type in the source.
+    pub from: GgmlType,
+    /// Format in the artifact.
+    pub to: Format,
+    /// Number of matrices.
+    pub count: usize,
+}
+
+impl Packing {
+    /// Whether the weights are kept as they are.
+    pub fn is_kept(&self) -> bool {
+        self.from.format() == Some(self.to)
+    }
+}
+
 #[derive(Debug)]
 struct Tensor {
     /// Name in the source, for messages.
@@ -106,6 +124,19 @@ impl Plan {
     /// What to read, in the order of the source.
     pub fn steps(&self) -> &[Step] {
         &self.steps
+    }
+
+    /// What becomes of the matrices, in the order of the source.
+    pub fn matrices(&self) -> Vec<Packing> {
+        let mut packings: Vec<Packing> = Vec::new();
+        for tensor in &self.tensors {
+            let Kind::Matrix { format, .. } = tensor.kind else { continue };
+            match packings.iter_mut().find(|p| (p.from, p.to) == (tensor.ty, format)) {
+                Some(packing) => packing.count += 1,
+                None => packings.push(Packing { from: tensor.ty, to: format, count: 1 }),
+            }
+        }
+        packings
     }
 
     /// Bytes that all steps read.
