@@ -22,57 +22,67 @@ pub enum Activations {
     A16,
 }
 
-/// The codes of 32 values in `P` planes: 1 for a8, 2 (hi, lo) for a16.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[repr(C)]
-pub struct Block<const P: usize> {
-    /// Signed bytes, `[plane][k]`.
-    pub codes: [[i8; BLOCK_K]; P],
-    /// `x = scale * q`
-    pub scale: f32,
-    /// Sum of the codes `q`.
-    pub sum: i32,
-}
+/// Rows of a panel: as many as a matrix engine takes at once.
+pub const PANEL: usize = 16;
 
-impl<const P: usize> Block<P> {
-    const ZERO: Self = Self { codes: [[0; BLOCK_K]; P], scale: 1.0, sum: 0 };
+/// The codes of 32 values: signed bytes, `[plane][k]`, in 1 plane for a8 and 2 (hi, lo) for a16. No plane crosses a
+/// cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(32))]
+pub struct RowCodes<const P: usize>(pub [[i8; BLOCK_K]; P]);
+
+impl<const P: usize> RowCodes<P> {
+    const ZERO: Self = Self([[0; BLOCK_K]; P]);
     /// The largest code.
     const MAX: f32 = if P == 1 { 127.0 } else { 16256.0 };
 
+    /// Quantises `x`; returns `scale`, with which `x = scale * q`, and the sum of the codes `q`.
     #[inline(always)]
-    fn quantize<S: Simd>(&mut self, s: S, x: &[f32; BLOCK_K]) {
+    fn quantize<S: Simd>(&mut self, s: S, x: &[f32; BLOCK_K]) -> (f32, i32) {
         let (low, high) = halves(x);
-        let x = [finite(s, s.load(low)), finite(s, s.load(high))];
-        let largest = s.reduce_max(s.max(s.abs(x[0]), s.abs(x[1])));
+        let mut q = [finite(s, s.load(low)), finite(s, s.load(high))];
+        let largest = s.reduce_max(s.max(s.abs(q[0]), s.abs(q[1])));
         let mut r = Self::MAX / largest;
-        self.scale = largest / Self::MAX;
+        let mut scale = largest / Self::MAX;
         if r == f32::INFINITY {
-            (r, self.scale) = (0.0, 1.0);
+            (r, scale) = (0.0, 1.0);
         }
-        let mut q = [[0; LANES]; 2];
-        for (x, q) in x.into_iter().zip(&mut q) {
-            let rounded = s.round(s.mul(x, s.splat(r)));
-            let clamped = s.min(s.max(rounded, s.splat(-Self::MAX)), s.splat(Self::MAX));
-            s.store_i32(s.f32_to_i32(clamped), q);
+        let mut codes = [[0; LANES]; 2];
+        for (q, codes) in q.iter_mut().zip(&mut codes) {
+            let rounded = s.round(s.mul(*q, s.splat(r)));
+            *q = s.min(s.max(rounded, s.splat(-Self::MAX)), s.splat(Self::MAX));
+            s.store_i32(s.f32_to_i32(*q), codes);
         }
-        self.encode(q.as_flattened());
+        self.encode(codes.as_flattened());
+        // Integers below 2^24: exact in any order.
+        (scale, s.reduce_add(s.add(q[0], q[1])) as i32)
     }
 
     #[inline(always)]
     fn encode(&mut self, q: &[i32]) {
-        self.sum = q.iter().sum();
         if P == 1 {
-            for (code, &q) in self.codes[0].iter_mut().zip(q) {
+            for (code, &q) in self.0[0].iter_mut().zip(q) {
                 *code = q as i8;
             }
         } else {
             for (i, &q) in q.iter().enumerate().take(BLOCK_K) {
                 let hi = (q + 64) >> 7;
-                self.codes[0][i] = hi as i8;
-                self.codes[P - 1][i] = (q - 128 * hi) as i8;
+                self.0[0][i] = hi as i8;
+                self.0[P - 1][i] = (q - 128 * hi) as i8;
             }
         }
     }
+}
+
+/// One block of `R` neighbouring rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a, const P: usize, const R: usize> {
+    /// The codes `q`.
+    pub codes: &'a [RowCodes<P>; R],
+    /// `x = scale * q`
+    pub scales: &'a [f32; R],
+    /// Sums of the codes `q`.
+    pub sums: &'a [i32; R],
 }
 
 /// Clamps to the finite floats; a NaN becomes the largest.
@@ -87,45 +97,104 @@ fn halves(x: &[f32; BLOCK_K]) -> (&[f32; LANES], &[f32; LANES]) {
     (low, high)
 }
 
-/// Rows of quantised activations, `[row][k/32]` blocks; a buffer that is used again and again.
+/// Rows of quantised activations; a buffer that is used again and again.
+///
+/// They lie in panels of [`PANEL`] rows (the last has what is left), `[panel][block][row]`: what one block of a product
+/// reads is contiguous.
 #[derive(Clone, Debug)]
 pub struct QuantizedRows {
     rows: usize,
     k: usize,
-    blocks: Blocks,
+    planes: Planes,
 }
 
-/// The blocks of some rows, in either precision.
+/// The rows in either precision.
 #[derive(Clone, Debug)]
-enum Blocks {
-    A8(Vec<Block<1>>),
-    A16(Vec<Block<2>>),
+enum Planes {
+    A8(Buffers<1>),
+    A16(Buffers<2>),
 }
 
-/// A borrowed view of the blocks of a [`QuantizedRows`].
+/// Per block of a row an item.
+#[derive(Clone, Debug, Default)]
+struct Buffers<const P: usize> {
+    codes: Vec<RowCodes<P>>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+}
+
+/// A borrowed view of a [`QuantizedRows`].
 #[derive(Clone, Copy, Debug)]
-pub enum BlocksRef<'a> {
+pub enum PanelsRef<'a> {
     /// One plane.
-    A8(&'a [Block<1>]),
+    A8(Panels<'a, 1>),
     /// Planes hi and lo.
-    A16(&'a [Block<2>]),
+    A16(Panels<'a, 2>),
+}
+
+/// Rows in panels.
+#[derive(Clone, Copy, Debug)]
+pub struct Panels<'a, const P: usize> {
+    rows: usize,
+    blocks: usize,
+    buffers: &'a Buffers<P>,
+}
+
+/// Neighbouring rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Panel<'a, const P: usize> {
+    /// How many: at most [`PANEL`].
+    pub rows: usize,
+    /// `[block][row]`
+    pub codes: &'a [RowCodes<P>],
+    /// `[block][row]`: `x = scale * q`
+    pub scales: &'a [f32],
+    /// `[block][row]`: the sum of the codes `q`.
+    pub sums: &'a [i32],
+}
+
+impl<'a, const P: usize> Panels<'a, P> {
+    /// All panels, in order of rows.
+    #[inline(always)]
+    pub fn iter(self) -> impl Iterator<Item = Panel<'a, P>> {
+        let Self { rows, blocks, buffers } = self;
+        (0..rows).step_by(PANEL).map(move |first| {
+            let rows = PANEL.min(rows - first);
+            let (start, len) = (first * blocks, rows * blocks);
+            Panel {
+                rows,
+                codes: &buffers.codes[start..][..len],
+                scales: &buffers.scales[start..][..len],
+                sums: &buffers.sums[start..][..len],
+            }
+        })
+    }
+}
+
+impl<const P: usize> Buffers<P> {
+    fn resize(&mut self, len: usize) -> BuffersMut<'_, P> {
+        self.codes.resize(len, RowCodes::ZERO);
+        self.scales.resize(len, 1.0);
+        self.sums.resize(len, 0);
+        BuffersMut { codes: &mut self.codes, scales: &mut self.scales, sums: &mut self.sums }
+    }
 }
 
 impl QuantizedRows {
     /// No rows yet.
     pub fn new(activations: Activations) -> Self {
-        let blocks = match activations {
-            Activations::A8 => Blocks::A8(Vec::new()),
-            Activations::A16 => Blocks::A16(Vec::new()),
+        let planes = match activations {
+            Activations::A8 => Planes::A8(Buffers::default()),
+            Activations::A16 => Planes::A16(Buffers::default()),
         };
-        Self { rows: 0, k: 0, blocks }
+        Self { rows: 0, k: 0, planes }
     }
 
     /// The precision.
     pub fn activations(&self) -> Activations {
-        match self.blocks {
-            Blocks::A8(_) => Activations::A8,
-            Blocks::A16(_) => Activations::A16,
+        match self.planes {
+            Planes::A8(_) => Activations::A8,
+            Planes::A16(_) => Activations::A16,
         }
     }
 
@@ -139,11 +208,12 @@ impl QuantizedRows {
         self.k
     }
 
-    /// The blocks, `[row][k.div_ceil(32)]`.
-    pub fn blocks(&self) -> BlocksRef<'_> {
-        match &self.blocks {
-            Blocks::A8(blocks) => BlocksRef::A8(blocks),
-            Blocks::A16(blocks) => BlocksRef::A16(blocks),
+    /// The rows.
+    pub fn panels(&self) -> PanelsRef<'_> {
+        let (rows, blocks) = (self.rows, self.k.div_ceil(BLOCK_K));
+        match &self.planes {
+            Planes::A8(buffers) => PanelsRef::A8(Panels { rows, blocks, buffers }),
+            Planes::A16(buffers) => PanelsRef::A16(Panels { rows, blocks, buffers }),
         }
     }
 
@@ -152,17 +222,11 @@ impl QuantizedRows {
     pub fn resize(&mut self, rows: usize, k: usize) -> RowsMut<'_> {
         (self.rows, self.k) = (rows, k);
         let len = rows * k.div_ceil(BLOCK_K);
-        let blocks = match &mut self.blocks {
-            Blocks::A8(blocks) => {
-                blocks.resize(len, Block::ZERO);
-                BlocksMut::A8(blocks)
-            }
-            Blocks::A16(blocks) => {
-                blocks.resize(len, Block::ZERO);
-                BlocksMut::A16(blocks)
-            }
+        let planes = match &mut self.planes {
+            Planes::A8(buffers) => PlanesMut::A8(buffers.resize(len)),
+            Planes::A16(buffers) => PlanesMut::A16(buffers.resize(len)),
         };
-        RowsMut { rows, k, blocks }
+        RowsMut { rows, k, planes }
     }
 
     /// Quantises the rows of `x`, `[rows][k]`.
@@ -177,13 +241,21 @@ impl QuantizedRows {
 pub struct RowsMut<'a> {
     rows: usize,
     k: usize,
-    blocks: BlocksMut<'a>,
+    planes: PlanesMut<'a>,
 }
 
 #[derive(Debug)]
-enum BlocksMut<'a> {
-    A8(&'a mut [Block<1>]),
-    A16(&'a mut [Block<2>]),
+enum PlanesMut<'a> {
+    A8(BuffersMut<'a, 1>),
+    A16(BuffersMut<'a, 2>),
+}
+
+/// As [`Buffers`].
+#[derive(Debug)]
+struct BuffersMut<'a, const P: usize> {
+    codes: &'a mut [RowCodes<P>],
+    scales: &'a mut [f32],
+    sums: &'a mut [i32],
 }
 
 impl<'a> RowsMut<'a> {
@@ -192,21 +264,21 @@ impl<'a> RowsMut<'a> {
         self.rows
     }
 
-    /// The first `rows` rows (at most all) and the others.
-    pub fn split_at(self, rows: usize) -> (RowsMut<'a>, RowsMut<'a>) {
-        let first = rows.min(self.rows);
+    /// The rows of the first `panels` panels (at most all) and the others.
+    pub fn split_at(self, panels: usize) -> (RowsMut<'a>, RowsMut<'a>) {
+        let first = panels.saturating_mul(PANEL).min(self.rows);
         let blocks = first * self.k.div_ceil(BLOCK_K);
-        let (left, right) = match self.blocks {
-            BlocksMut::A8(all) => {
-                let (left, right) = all.split_at_mut(blocks);
-                (BlocksMut::A8(left), BlocksMut::A8(right))
+        let (left, right) = match self.planes {
+            PlanesMut::A8(all) => {
+                let (left, right) = all.split_at(blocks);
+                (PlanesMut::A8(left), PlanesMut::A8(right))
             }
-            BlocksMut::A16(all) => {
-                let (left, right) = all.split_at_mut(blocks);
-                (BlocksMut::A16(left), BlocksMut::A16(right))
+            PlanesMut::A16(all) => {
+                let (left, right) = all.split_at(blocks);
+                (PlanesMut::A16(left), PlanesMut::A16(right))
             }
         };
-        let part = |rows, blocks| RowsMut { rows, k: self.k, blocks };
+        let part = |rows, planes| RowsMut { rows, k: self.k, planes };
         (part(first, left), part(self.rows - first, right))
     }
 
@@ -217,28 +289,52 @@ impl<'a> RowsMut<'a> {
             let problem = format!("{} values for {} rows of {}", x.len(), self.rows, self.k);
             return Err(Error::Shape { what: "activations".into(), problem });
         }
-        match self.blocks {
-            BlocksMut::A8(blocks) => quantize_rows(s, x, self.k, blocks),
-            BlocksMut::A16(blocks) => quantize_rows(s, x, self.k, blocks),
+        match self.planes {
+            PlanesMut::A8(buffers) => buffers.quantize(s, x, self.k),
+            PlanesMut::A16(buffers) => buffers.quantize(s, x, self.k),
         }
         Ok(())
     }
 }
 
-#[inline(always)]
-fn quantize_rows<S: Simd, const P: usize>(s: S, x: &[f32], k: usize, blocks: &mut [Block<P>]) {
-    if k == 0 {
-        return;
+impl<const P: usize> BuffersMut<'_, P> {
+    fn split_at(self, items: usize) -> (Self, Self) {
+        let (codes, other_codes) = self.codes.split_at_mut(items);
+        let (scales, other_scales) = self.scales.split_at_mut(items);
+        let (sums, other_sums) = self.sums.split_at_mut(items);
+        (Self { codes, scales, sums }, Self { codes: other_codes, scales: other_scales, sums: other_sums })
     }
-    for (row, blocks) in x.chunks_exact(k).zip(blocks.chunks_exact_mut(k.div_ceil(BLOCK_K))) {
-        let (whole, rest) = row.as_chunks::<BLOCK_K>();
-        for (x, block) in whole.iter().zip(blocks.iter_mut()) {
-            block.quantize(s, x);
+
+    #[inline(always)]
+    fn quantize<S: Simd>(mut self, s: S, x: &[f32], k: usize) {
+        if k == 0 {
+            return;
         }
-        if let (false, Some(last)) = (rest.is_empty(), blocks.last_mut()) {
+        let blocks = k.div_ceil(BLOCK_K);
+        for x in x.chunks(PANEL * k) {
+            let rows = x.len() / k;
+            let (mut panel, rest) = self.split_at(rows * blocks);
+            for (r, x) in x.chunks_exact(k).enumerate() {
+                panel.quantize_row(s, x, r, rows);
+            }
+            self = rest;
+        }
+    }
+
+    /// Writes row `row` of a panel of `rows`.
+    #[inline(always)]
+    fn quantize_row<S: Simd>(&mut self, s: S, x: &[f32], row: usize, rows: usize) {
+        let codes = self.codes[row..].iter_mut().step_by(rows);
+        let scales = self.scales[row..].iter_mut().step_by(rows);
+        let mut places = codes.zip(scales).zip(self.sums[row..].iter_mut().step_by(rows));
+        let (whole, rest) = x.as_chunks::<BLOCK_K>();
+        for (x, ((codes, scale), sum)) in whole.iter().zip(&mut places) {
+            (*scale, *sum) = codes.quantize(s, x);
+        }
+        if let (false, Some(((codes, scale), sum))) = (rest.is_empty(), places.next()) {
             let mut padded = [0.0; BLOCK_K];
             padded[..rest.len()].copy_from_slice(rest);
-            last.quantize(s, &padded);
+            (*scale, *sum) = codes.quantize(s, &padded);
         }
     }
 }

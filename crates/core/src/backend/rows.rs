@@ -5,14 +5,14 @@ use std::sync::Mutex;
 use super::cpu::{Failure, lock};
 use super::{Norm, RopeTable};
 use crate::Result;
-use crate::activation::RowsMut;
+use crate::activation::{PANEL, RowsMut};
 use crate::kernels::attention::{Kv, KvHead};
 use crate::kernels::norm::rms_norm;
 use crate::kernels::rope::rope;
 use crate::parallel::{Parts, Team};
 use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
 
-/// Rows that a thread takes at once.
+/// Rows that a thread rotates at once.
 const ROWS_AT_ONCE: usize = 8;
 /// Values below which a job costs more than it saves.
 const ALONE: usize = 4096;
@@ -43,9 +43,9 @@ impl<'a> RowQueue<'a> {
         Self { width, norm, rest: Part { x, normed, quantized } }
     }
 
-    /// The next rows.
-    fn take(&mut self, rows: usize) -> Option<Part<'a>> {
-        let count = rows.min(self.rest.x.len() / self.width.max(1));
+    /// The rows of the next panels.
+    fn take(&mut self, panels: usize) -> Option<Part<'a>> {
+        let count = panels.saturating_mul(PANEL).min(self.rest.x.len() / self.width.max(1));
         if count == 0 {
             return None;
         }
@@ -54,7 +54,7 @@ impl<'a> RowQueue<'a> {
         let (normed, normed_rest) = normed.split_at_mut(normed.len().min(count * self.width));
         let (quantized, quantized_rest) = match self.rest.quantized.take() {
             Some(quantized) => {
-                let (first, rest) = quantized.split_at(count);
+                let (first, rest) = quantized.split_at(panels);
                 (Some(first), Some(rest))
             }
             None => (None, None),
@@ -80,7 +80,7 @@ pub(super) fn prepare(team: &Team, isa: Isa, mut queue: RowQueue<'_>) -> Result<
     team.run(&|_| {
         loop {
             // The lock is for taking rows only.
-            let part = lock(&queue).take(ROWS_AT_ONCE);
+            let part = lock(&queue).take(1);
             let Some(part) = part else { return };
             failure.note(dispatch(isa, Prepare { width, norm, part }));
         }

@@ -4,8 +4,8 @@ use core::arch::asm;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-use super::{Avx512, BlockCodes, MatrixEngine, PANEL, PanelSums};
-use crate::activation::Block;
+use super::{Avx512, BlockCodes, MatrixEngine, PanelSums};
+use crate::activation::{PANEL, RowCodes};
 
 /// The token of AMX (tiles, 8-bit integers). It exists only where the CPU has it and the system lets this process use it.
 #[derive(Clone, Copy, Debug)]
@@ -106,13 +106,10 @@ impl MatrixEngine for AmxTiles {
     #[inline(always)]
     fn multiply<const P: usize>(
         &mut self,
-        x: &[Block<P>],
-        stride: usize,
+        x: &[RowCodes<P>; PANEL],
         w: &BlockCodes,
         sums: &mut [PanelSums; P],
     ) {
-        assert!(x.len() > stride * (PANEL - 1), "the panel's last row");
-        // The codes are a block's first field.
         let (x, sums) = (x.as_ptr(), sums.as_mut_ptr());
         macro_rules! tiles {
             ($($instruction:literal)*) => {
@@ -122,19 +119,19 @@ impl MatrixEngine for AmxTiles {
                     x = in(reg) x,
                     sums = in(reg) sums,
                     line = in(reg) 64usize,
-                    stride = in(reg) stride * size_of::<Block<P>>(),
+                    row = in(reg) size_of::<RowCodes<P>>(),
                     options(nostack),
                 )
             };
         }
-        // SAFETY: tiles are configured on this thread as `SHAPES` says. 16 rows of 32 bytes are read from `x`, whose
-        // last row the assertion found inside; 8 rows of 64 from `w`; 16 rows of 64 are written to every plane of `sums`.
+        // SAFETY: tiles are configured on this thread as `SHAPES` says. 16 rows of 32 bytes are read from every plane of
+        // `x`, 8 rows of 64 from `w`; 16 rows of 64 are written to every plane of `sums`.
         unsafe {
             if P == 1 {
                 tiles!(
                     "tilezero tmm0"
                     "tileloadd tmm4, [{w} + {line}]"
-                    "tileloadd tmm2, [{x} + {stride}]"
+                    "tileloadd tmm2, [{x} + {row}]"
                     "tdpbssd tmm0, tmm2, tmm4"
                     "tilestored [{sums} + {line}], tmm0"
                 );
@@ -143,8 +140,8 @@ impl MatrixEngine for AmxTiles {
                     "tilezero tmm0"
                     "tilezero tmm1"
                     "tileloadd tmm4, [{w} + {line}]"
-                    "tileloadd tmm2, [{x} + {stride}]"
-                    "tileloadd tmm3, [{x} + {stride} + 32]"
+                    "tileloadd tmm2, [{x} + {row}]"
+                    "tileloadd tmm3, [{x} + {row} + 32]"
                     "tdpbssd tmm0, tmm2, tmm4"
                     "tdpbssd tmm1, tmm3, tmm4"
                     "tilestored [{sums} + {line}], tmm0"
@@ -178,8 +175,8 @@ mod tests {
         drop(tiles);
         assert_eq!(palette(), 0);
         let result = std::panic::catch_unwind(|| {
-            let mut tiles = amx.configure();
-            tiles.multiply::<1>(&[], 1, &BlockCodes::ZERO, &mut [PanelSums::ZERO]);
+            let _tiles = amx.configure();
+            panic!("with tiles in use");
         });
         assert!(result.is_err());
         assert_eq!(palette(), 0);

@@ -1,10 +1,7 @@
 //! Matrix engines: units that multiply a panel of rows by a block of weights in registers of their own.
 
 use super::LANES;
-use crate::activation::Block;
-
-/// Rows of a panel.
-pub const PANEL: usize = 16;
+use crate::activation::{PANEL, RowCodes};
 
 /// The weights of a block, `[k/4][column][k%4]`, signed bytes.
 #[derive(Clone, Copy, Debug)]
@@ -28,14 +25,10 @@ impl PanelSums {
 
 /// A matrix engine that is set up on this thread. Dropping it releases the engine.
 pub trait MatrixEngine {
-    /// For every plane `p` of the activations: `sums[p][row][column] = sum over k of x[row * stride][p][k] * w[k][column]`.
-    ///
-    /// # Panics
-    /// When `x` ends before the first block of the panel's last row.
+    /// For every plane `p` of the activations: `sums[p][row][column] = sum over k of x[row][p][k] * w[k][column]`.
     fn multiply<const P: usize>(
         &mut self,
-        x: &[Block<P>],
-        stride: usize,
+        x: &[RowCodes<P>; PANEL],
         w: &BlockCodes,
         sums: &mut [PanelSums; P],
     );

@@ -27,7 +27,7 @@ pub use avx512::Avx512;
 pub use dispatch::{Kernel, dispatch};
 pub use dot::Dot;
 #[cfg(target_arch = "x86_64")]
-pub use engine::{BlockCodes, MatrixEngine, PANEL, PanelSums};
+pub use engine::{BlockCodes, MatrixEngine, PanelSums};
 pub use scalar::Scalar;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub use wasm::Wasm;

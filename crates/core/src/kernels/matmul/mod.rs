@@ -14,7 +14,7 @@ mod tests;
 
 pub use output::{Output, Tiles, Write};
 
-use crate::activation::{BlocksRef, QuantizedRows};
+use crate::activation::{PANEL, PanelsRef, QuantizedRows};
 use crate::backend::Gate;
 use crate::format::{BLOCK_K, Codes, Format, PackedMatrix};
 use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
@@ -49,19 +49,19 @@ pub fn matmul_tiles(
 ) -> Result<()> {
     check(x, w, &tiles)?;
     let from = on_engine(isa, x, w, write, tiles.again());
-    if from < tiles.rows() {
+    if from * PANEL < tiles.rows() {
         dispatch(isa, Matmul { x, w, write, tiles, from });
     }
     Ok(())
 }
 
-/// Computes the first rows of a checked product on the matrix engine of `isa`; returns how many: none where there is no
-/// engine, or nothing for it to do.
+/// Computes the first panels of a checked product on the matrix engine of `isa`; returns how many: none where there is
+/// no engine, or nothing for it to do.
 fn on_engine(isa: Isa, x: Rows<'_>, w: &PackedMatrix, write: Write, tiles: Tiles<'_>) -> usize {
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Amx
         && let Rows::Quantized(x) = x
-        && x.rows() >= crate::simd::PANEL
+        && x.rows() >= PANEL
         && let Some(amx) = crate::simd::Amx::new()
     {
         return panels::run(amx.vectors(), amx.configure(), x, w, write, tiles);
@@ -112,7 +112,7 @@ fn check(x: Rows<'_>, w: &PackedMatrix, tiles: &Tiles<'_>) -> Result<()> {
     }
 }
 
-/// Rows `from..` of a checked product; all rows where `x` is floats.
+/// Panels `from..` of a checked product; all rows where `x` is floats.
 struct Matmul<'a> {
     x: Rows<'a>,
     w: &'a PackedMatrix,
@@ -129,9 +129,9 @@ impl Kernel for Matmul<'_> {
         let Self { x, w, write, tiles, from } = self;
         match x {
             Rows::Float(x) => float::run(s, x, w, write, tiles),
-            Rows::Quantized(x) => match x.blocks() {
-                BlocksRef::A8(x) => quantized::run(s, x, w, write, tiles, from),
-                BlocksRef::A16(x) => quantized::run(s, x, w, write, tiles, from),
+            Rows::Quantized(x) => match x.panels() {
+                PanelsRef::A8(x) => quantized::run(s, x, w, write, tiles, from),
+                PanelsRef::A16(x) => quantized::run(s, x, w, write, tiles, from),
             },
         }
     }

@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 
 use super::quantized::{I8, Packed, Tile, U4, U5};
 use super::{Tiles, Write};
-use crate::activation::{Block, BlocksRef, QuantizedRows};
+use crate::activation::{PANEL, Panel, Panels, PanelsRef, QuantizedRows};
 use crate::format::{Format, PackedMatrix};
-use crate::simd::{Avx512, BlockCodes, Dot, Kernel, LANES, MatrixEngine, PANEL, PanelSums};
+use crate::simd::{Avx512, BlockCodes, Dot, Kernel, LANES, MatrixEngine, PanelSums};
 
 /// Tiles that share one reading of a panel of rows.
 const TILES: usize = 4;
@@ -24,7 +24,7 @@ thread_local! {
     static UNPACKED: Cell<Vec<BlockCodes>> = const { Cell::new(Vec::new()) };
 }
 
-/// Computes the rows of all whole panels; returns how many these are.
+/// Computes all whole panels; returns how many these are.
 pub(super) fn run<E: MatrixEngine>(
     vectors: Avx512,
     engine: E,
@@ -33,17 +33,17 @@ pub(super) fn run<E: MatrixEngine>(
     write: Write,
     tiles: Tiles<'_>,
 ) -> usize {
-    match x.blocks() {
-        BlocksRef::A8(x) => run_planes(vectors, engine, x, w, write, tiles),
-        BlocksRef::A16(x) => run_planes(vectors, engine, x, w, write, tiles),
+    match x.panels() {
+        PanelsRef::A8(x) => run_planes(vectors, engine, x, w, write, tiles),
+        PanelsRef::A16(x) => run_planes(vectors, engine, x, w, write, tiles),
     }
-    x.rows() / PANEL * PANEL
+    x.rows() / PANEL
 }
 
 fn run_planes<E: MatrixEngine, const P: usize>(
     vectors: Avx512,
     engine: E,
-    x: &[Block<P>],
+    x: Panels<'_, P>,
     w: &PackedMatrix,
     write: Write,
     tiles: Tiles<'_>,
@@ -60,7 +60,7 @@ fn run_planes<E: MatrixEngine, const P: usize>(
 /// The whole panels of one format and precision.
 struct Product<'a, E, W, const P: usize> {
     engine: E,
-    x: &'a [Block<P>],
+    x: Panels<'a, P>,
     w: &'a PackedMatrix,
     write: Write,
     tiles: Tiles<'a>,
@@ -68,7 +68,7 @@ struct Product<'a, E, W, const P: usize> {
 }
 
 impl<'a, E, W, const P: usize> Product<'a, E, W, P> {
-    fn new(engine: E, x: &'a [Block<P>], w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>) -> Self {
+    fn new(engine: E, x: Panels<'a, P>, w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>) -> Self {
         Self { engine, x, w, write, tiles, format: PhantomData }
     }
 }
@@ -95,7 +95,7 @@ impl<E: MatrixEngine, W: Packed, const P: usize> Kernel for Product<'_, E, W, P>
                     W::unpack(tile, b, codes);
                 }
             }
-            for (panel, x) in x.chunks_exact(PANEL * blocks).enumerate() {
+            for (panel, x) in x.iter().enumerate().take_while(|(_, x)| x.rows == PANEL) {
                 for (index, codes) in group.clone().zip(unpacked.chunks_exact(blocks)) {
                     let mut values = [[0.0; LANES]; PANEL];
                     multiply::<S, E, W, P>(
@@ -115,40 +115,46 @@ impl<E: MatrixEngine, W: Packed, const P: usize> Kernel for Product<'_, E, W, P>
     }
 }
 
-/// A panel `x`, `[PANEL][blocks]`, times a tile, whose codes are unpacked in `codes`, `[blocks]`.
+/// A panel of [`PANEL`] rows times a tile, whose codes are unpacked in `codes`, `[block]`.
 #[inline(always)]
 fn multiply<S: Dot, E: MatrixEngine, W: Packed, const P: usize>(
     s: S,
     engine: &mut E,
-    x: &[Block<P>],
+    x: Panel<'_, P>,
     tile: Tile<'_>,
     codes: &[BlockCodes],
     kept: &mut [[PanelSums; P]; KEPT],
     values: &mut [[f32; LANES]; PANEL],
 ) {
+    // Slices of the loop's length: nothing in it has to be checked.
     let blocks = codes.len();
-    assert_eq!(x.len(), PANEL * blocks, "a whole panel");
+    let rows = &x.codes.as_chunks().0[..blocks];
+    let (row_scales, row_sums) = (&x.scales.as_chunks().0[..blocks], &x.sums.as_chunks().0[..blocks]);
+    let (scales, mins) = (&tile.s[..blocks], if W::MIN { &tile.m[..blocks] } else { &[] });
     let mut totals = [s.splat(0.0); PANEL];
     for b in 0..AHEAD.min(blocks) {
-        engine.multiply(&x[b..], blocks, &codes[b], &mut kept[b % KEPT]);
+        engine.multiply(&rows[b], &codes[b], &mut kept[b % KEPT]);
     }
     for b in 0..blocks {
         if b + AHEAD < blocks {
-            engine.multiply(&x[b + AHEAD..], blocks, &codes[b + AHEAD], &mut kept[(b + AHEAD) % KEPT]);
+            engine.multiply(&rows[b + AHEAD], &codes[b + AHEAD], &mut kept[(b + AHEAD) % KEPT]);
         }
         let sums = &kept[b % KEPT];
-        let scale = s.load_f16(&tile.s[b]);
-        let min = if W::MIN { s.load_f16(&tile.m[b]) } else { scale };
+        let scale = s.load_f16(&scales[b]);
+        let row_scales: &[f32; PANEL] = &row_scales[b];
+        let (mut min, mut float_sums) = (scale, [0.0; PANEL]);
+        if W::MIN {
+            min = s.load_f16(&mins[b]);
+            s.store(s.i32_to_f32(s.load_i32(&row_sums[b])), &mut float_sums);
+        }
         // Written out: as a loop it is not unrolled, and the totals are kept in memory.
         macro_rules! rows {
             ($($r:literal)*) => {$({
-                // SAFETY: `x` has `PANEL * blocks` blocks.
-                let row = unsafe { x.get_unchecked($r * blocks + b) };
                 let mut term = s.mul(s.i32_to_f32(joined(s, sums, $r)), scale);
                 if W::MIN {
-                    term = s.add(term, s.mul(s.i32_to_f32(s.splat_i32(row.sum)), min));
+                    term = s.add(term, s.mul(s.splat(float_sums[$r]), min));
                 }
-                totals[$r] = s.add(totals[$r], s.mul(term, s.splat(row.scale)));
+                totals[$r] = s.add(totals[$r], s.mul(term, s.splat(row_scales[$r])));
             })*};
         }
         rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);

@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 
 use super::{Tiles, Write};
-use crate::activation::Block;
+use crate::activation::{Block, PANEL, Panel, Panels};
 use crate::format::{FORMATS, Format, PackedMatrix, ScaleForm, TILE_N};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::BlockCodes;
@@ -57,7 +57,7 @@ pub(super) trait Packed {
         s: S,
         tile: Tile<'_>,
         b: usize,
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
     ) -> [S::I32; R];
 }
 
@@ -81,7 +81,7 @@ impl<const MIN: bool> Packed for U4<MIN> {
         s: S,
         tile: Tile<'_>,
         b: usize,
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
     ) -> [S::I32; R] {
         s.dot_u4(&tile.w.as_chunks().0[b], x, Self::OFFSET)
     }
@@ -106,7 +106,7 @@ impl<const MIN: bool> Packed for U5<MIN> {
         s: S,
         tile: Tile<'_>,
         b: usize,
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
     ) -> [S::I32; R] {
         s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::OFFSET)
     }
@@ -124,7 +124,7 @@ impl Packed for I8 {
         s: S,
         tile: Tile<'_>,
         b: usize,
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
     ) -> [S::I32; R] {
         s.dot_i8(&tile.w.as_chunks().0[b], x)
     }
@@ -149,11 +149,11 @@ fn subtract(offset: i32, codes: &mut [u8; 64]) {
     }
 }
 
-/// Computes rows `from..` of checked tiles.
+/// Computes panels `from..` of checked tiles.
 #[inline(always)]
 pub(super) fn run<S: Dot, const P: usize>(
     s: S,
-    x: &[Block<P>],
+    x: Panels<'_, P>,
     w: &PackedMatrix,
     write: Write,
     tiles: Tiles<'_>,
@@ -170,7 +170,7 @@ pub(super) fn run<S: Dot, const P: usize>(
 
 /// The tiles of one format and precision: a function of its own, as the compiler takes long over large ones.
 struct Product<'a, W, const P: usize> {
-    x: &'a [Block<P>],
+    x: Panels<'a, P>,
     w: &'a PackedMatrix,
     write: Write,
     tiles: Tiles<'a>,
@@ -180,7 +180,7 @@ struct Product<'a, W, const P: usize> {
 
 impl<'a, W: Packed, const P: usize> Product<'a, W, P> {
     #[inline(always)]
-    fn new(x: &'a [Block<P>], w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>, from: usize) -> Self {
+    fn new(x: Panels<'a, P>, w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>, from: usize) -> Self {
         Self { x, w, write, tiles, from, format: PhantomData }
     }
 }
@@ -192,68 +192,100 @@ impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
         let Self { x, w, write, mut tiles, from, .. } = self;
-        let blocks = super::blocks(w);
-        let rows = tiles.rows();
         for index in tiles.range() {
             let tile = Tile::of(w, index);
-            let mut row = from;
-            macro_rules! groups_of {
-                ($r:literal) => {
-                    while const { $r == 1 || $r * P <= S::ROWS } && rows - row >= $r {
-                        let x = &x[row * blocks..][..$r * blocks];
-                        let mut values = [[0.0; LANES]; $r];
-                        group::<S, W, P, $r>(s, tile, x, blocks, &mut values);
-                        tiles.write(s, row, index, &values, write);
-                        row += $r;
-                    }
-                };
+            for (panel, x) in x.iter().enumerate().skip(from) {
+                let mut row = 0;
+                macro_rules! groups_of {
+                    ($r:literal) => {
+                        while const { $r == 1 || $r * P <= S::ROWS } && x.rows - row >= $r {
+                            let mut values = [[0.0; LANES]; $r];
+                            let group = Group::<W, P, $r>::new(tile, x, row, &mut values);
+                            if const { $r == 1 } {
+                                group.run(s)
+                            } else {
+                                s.call(group)
+                            }
+                            tiles.write(s, panel * PANEL + row, index, &values, write);
+                            row += $r;
+                        }
+                    };
+                }
+                groups_of!(8);
+                groups_of!(4);
+                if const { S::ROWS < 4 * P } {
+                    groups_of!(2);
+                }
+                groups_of!(1);
             }
-            groups_of!(8);
-            groups_of!(4);
-            if const { S::ROWS < 4 * P } {
-                groups_of!(2);
-            }
-            groups_of!(1);
         }
     }
 }
 
-/// `R` rows `x` times one tile.
-#[inline(always)]
-fn group<S: Dot, W: Packed, const P: usize, const R: usize>(
-    s: S,
-    tile: Tile<'_>,
-    x: &[Block<P>],
-    blocks: usize,
-    values: &mut [[f32; LANES]; R],
-) {
-    // Slices of the loop's length: nothing in it has to be checked.
-    let mut x_rows = [&x[..blocks]; R];
-    for (r, row) in x_rows.iter_mut().enumerate() {
-        *row = &x[r * blocks..][..blocks];
+/// Rows `first..first + R` of a panel times one tile. With several rows it is a function of its own, whose loop has all
+/// registers to itself.
+struct Group<'a, W, const P: usize, const R: usize> {
+    tile: Tile<'a>,
+    x: Panel<'a, P>,
+    first: usize,
+    values: &'a mut [[f32; LANES]; R],
+    format: PhantomData<W>,
+}
+
+impl<'a, W, const P: usize, const R: usize> Group<'a, W, P, R> {
+    #[inline(always)]
+    fn new(tile: Tile<'a>, x: Panel<'a, P>, first: usize, values: &'a mut [[f32; LANES]; R]) -> Self {
+        Self { tile, x, first, values, format: PhantomData }
     }
-    let (scales, mins) = (&tile.s[..blocks], if W::MIN { &tile.m[..blocks] } else { &[] });
-    let mut sums = [s.splat(0.0); R];
-    for b in 0..blocks {
-        let mut rows = [&x[b]; R];
-        for (row, x) in rows.iter_mut().zip(x_rows) {
-            *row = &x[b];
-        }
-        if const { R == 1 } {
-            prefetch::<S, W>(s, tile, b);
-        }
-        let products = W::dot(s, tile, b, rows);
-        let scale = s.load_f16(&scales[b]);
-        for r in 0..R {
-            let mut term = s.mul(s.i32_to_f32(products[r]), scale);
-            if W::MIN {
-                term = s.add(term, s.mul(s.splat(rows[r].sum as f32), s.load_f16(&mins[b])));
+}
+
+impl<W: Packed, const P: usize, const R: usize> Kernel for Group<'_, W, P, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Dot>(self, s: S) {
+        let Self { tile, x, first, values, .. } = self;
+        let blocks = tile.s.len();
+        let lens = [x.codes.len(), x.scales.len(), x.sums.len()];
+        assert!(first + R <= x.rows && lens == [blocks * x.rows; 3], "the rows of a panel");
+        let mins = if W::MIN { &tile.m[..blocks] } else { &[] };
+        let mut sums = [s.splat(0.0); R];
+        for (b, scale) in tile.s.iter().enumerate() {
+            if const { R == 1 } {
+                prefetch::<S, W>(s, tile, b);
             }
-            sums[r] = s.add(sums[r], s.mul(term, s.splat(rows[r].scale)));
+            // SAFETY: `b` is a block, and the assertion has found all of them and the rows.
+            let x = unsafe { block::<P, R>(x, b, first) };
+            let products = W::dot(s, tile, b, x);
+            let scale = s.load_f16(scale);
+            for r in 0..R {
+                let mut term = s.mul(s.i32_to_f32(products[r]), scale);
+                if W::MIN {
+                    term = s.add(term, s.mul(s.splat(x.sums[r] as f32), s.load_f16(&mins[b])));
+                }
+                sums[r] = s.add(sums[r], s.mul(term, s.splat(x.scales[r])));
+            }
+        }
+        for r in 0..R {
+            s.store(sums[r], &mut values[r]);
         }
     }
-    for r in 0..R {
-        s.store(sums[r], &mut values[r]);
+}
+
+/// Block `b` of rows `first..first + R`.
+///
+/// # Safety
+/// The panel must have that block and those rows.
+#[inline(always)]
+unsafe fn block<const P: usize, const R: usize>(x: Panel<'_, P>, b: usize, first: usize) -> Block<'_, P, R> {
+    let at = b * x.rows + first;
+    // SAFETY: the items of the rows are neighbours, and inside the panel as the caller promises.
+    unsafe {
+        Block {
+            codes: &*x.codes.as_ptr().add(at).cast(),
+            scales: &*x.scales.as_ptr().add(at).cast(),
+            sums: &*x.sums.as_ptr().add(at).cast(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use core::arch::x86_64::*;
 
 use super::Dot;
-use crate::activation::Block;
+use crate::activation::{Block, RowCodes};
 use crate::simd::{Avx2, Kernel};
 
 /// One intrinsic, or several, of the token's features.
@@ -29,8 +29,8 @@ fn load<const N: usize>(w: &[u8; N], granule: usize, half: usize) -> __m256i {
 
 /// Word `word` of a plane, in all lanes.
 #[inline(always)]
-fn splat<const P: usize>(x: &Block<P>, p: usize, word: usize) -> __m256i {
-    isa!(_mm256_set1_epi32(bytemuck::cast(x.codes[p].as_chunks::<4>().0[word])))
+fn splat<const P: usize>(x: &RowCodes<P>, p: usize, word: usize) -> __m256i {
+    isa!(_mm256_set1_epi32(bytemuck::cast(x.0[p].as_chunks::<4>().0[word])))
 }
 
 /// Adds the products of unsigned `codes` with word `word` of every row.
@@ -38,12 +38,12 @@ fn splat<const P: usize>(x: &Block<P>, p: usize, word: usize) -> __m256i {
 fn add<const P: usize, const R: usize>(
     sums: &mut Sums<P, R>,
     codes: __m256i,
-    x: [&Block<P>; R],
+    x: Block<'_, P, R>,
     word: usize,
 ) {
     for r in 0..R {
         for p in 0..P {
-            let products = isa!(_mm256_maddubs_epi16(codes, splat(x[r], p, word)));
+            let products = isa!(_mm256_maddubs_epi16(codes, splat(&x.codes[r], p, word)));
             sums[r][p] = isa!(_mm256_add_epi16(sums[r][p], products));
         }
     }
@@ -101,7 +101,7 @@ impl Dot for Avx2 {
     fn dot_u4<const P: usize, const R: usize>(
         self,
         w: &[u8; 256],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [Self::I32; R] {
         let mut wide = [[[zero(); 2]; P]; R];
@@ -114,7 +114,7 @@ impl Dot for Avx2 {
             }
             widen(sums, half, &mut wide);
         }
-        super::join(self, wide, super::sums(x), offset)
+        super::join(self, wide, *x.sums, offset)
     }
 
     #[inline(always)]
@@ -122,7 +122,7 @@ impl Dot for Avx2 {
         self,
         w: &[u8; 256],
         high: &[u8; 64],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [Self::I32; R] {
         let mut wide = [[[zero(); 2]; P]; R];
@@ -138,12 +138,12 @@ impl Dot for Avx2 {
                 widen(sums, half, &mut wide);
             }
         }
-        super::join(self, wide, super::sums(x), offset)
+        super::join(self, wide, *x.sums, offset)
     }
 
     /// `|w|` times the activation with the sign of `w`: a pair is at most 2 * 128 * 127 = 32512.
     #[inline(always)]
-    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [Self::I32; R] {
+    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [Self::I32; R] {
         let mut wide = [[[zero(); 2]; P]; R];
         for half in 0..2 {
             for word in 0..8 {
@@ -152,13 +152,13 @@ impl Dot for Avx2 {
                 let mut sums = [[zero(); P]; R];
                 for r in 0..R {
                     for p in 0..P {
-                        let signed = isa!(_mm256_sign_epi8(splat(x[r], p, word), codes));
+                        let signed = isa!(_mm256_sign_epi8(splat(&x.codes[r], p, word), codes));
                         sums[r][p] = isa!(_mm256_maddubs_epi16(magnitude, signed));
                     }
                 }
                 widen(sums, half, &mut wide);
             }
         }
-        super::join(self, wide, super::sums(x), 0)
+        super::join(self, wide, *x.sums, 0)
     }
 }

@@ -20,11 +20,11 @@ struct Sums<const P: usize, const R: usize>([[__m512i; P]; R]);
 impl<const P: usize, const R: usize> Sums<P, R> {
     /// Minus `offset * sum`, in the plane that counts once.
     #[inline(always)]
-    fn new(s: Avx512, x: [&Block<P>; R], offset: i32) -> Self {
+    fn new(s: Avx512, x: Block<'_, P, R>, offset: i32) -> Self {
         let mut sums = [[s.splat_i32(0); P]; R];
         if offset != 0 {
             for r in 0..R {
-                sums[r][P - 1] = s.splat_i32(-offset * x[r].sum);
+                sums[r][P - 1] = s.splat_i32(-offset * x.sums[r]);
             }
         }
         Self(sums)
@@ -32,18 +32,18 @@ impl<const P: usize, const R: usize> Sums<P, R> {
 
     /// Adds the products of `codes`, 16 columns x 4 `k`, with word `word` of every row.
     #[inline(always)]
-    fn add(&mut self, codes: __m512i, x: [&Block<P>; R], word: usize) {
+    fn add(&mut self, codes: __m512i, x: Block<'_, P, R>, word: usize) {
         for r in 0..R {
             for p in 0..P {
-                let a: i32 = bytemuck::cast(x[r].codes[p].as_chunks::<4>().0[word]);
+                let a: i32 = bytemuck::cast(x.codes[r].0[p].as_chunks::<4>().0[word]);
                 self.0[r][p] = isa!(_mm512_dpbusd_epi32(self.0[r][p], codes, _mm512_set1_epi32(a)));
             }
         }
     }
 
     #[inline(always)]
-    fn join(self, s: Avx512, x: [&Block<P>; R]) -> [__m512i; R] {
-        super::join(s, self.0, super::sums(x), 0)
+    fn join(self, s: Avx512, x: Block<'_, P, R>) -> [__m512i; R] {
+        super::join(s, self.0, *x.sums, 0)
     }
 }
 
@@ -90,7 +90,7 @@ impl Dot for Avx512 {
     fn dot_u4<const P: usize, const R: usize>(
         self,
         w: &[u8; 256],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [__m512i; R] {
         let mut sums = Sums::new(self, x, offset);
@@ -107,7 +107,7 @@ impl Dot for Avx512 {
         self,
         w: &[u8; 256],
         high: &[u8; 64],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [__m512i; R] {
         let mut sums = Sums::new(self, x, offset);
@@ -121,7 +121,7 @@ impl Dot for Avx512 {
     }
 
     #[inline(always)]
-    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [__m512i; R] {
+    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [__m512i; R] {
         let mut sums = Sums::new(self, x, 128);
         for (word, granule) in w.as_chunks().0.iter().enumerate() {
             // Signed bytes plus 128, as unsigned.

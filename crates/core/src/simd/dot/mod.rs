@@ -42,7 +42,7 @@ pub trait Dot: Simd {
     fn dot_u4<const P: usize, const R: usize>(
         self,
         w: &[u8; 256],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [Self::I32; R] {
         scalar::dot(self, &scalar::codes_u4(w), x, offset)
@@ -54,7 +54,7 @@ pub trait Dot: Simd {
         self,
         w: &[u8; 256],
         high: &[u8; 64],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [Self::I32; R] {
         scalar::dot(self, &scalar::codes_u5(w, high), x, offset)
@@ -62,7 +62,7 @@ pub trait Dot: Simd {
 
     /// `u` is a signed byte and the offset 0. `w` is `[8][16]` words of 4 bytes.
     #[inline(always)]
-    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [Self::I32; R] {
+    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [Self::I32; R] {
         scalar::dot(self, &scalar::codes_i8(w), x, 0)
     }
 }
@@ -84,14 +84,4 @@ fn join<S: Simd, const P: usize, const R: usize>(
         joined[r] = if offset == 0 { p } else { s.sub_i32(p, s.splat_i32(offset * sums[r])) };
     }
     joined
-}
-
-/// The sums of the codes of rows.
-#[inline(always)]
-fn sums<const P: usize, const R: usize>(x: [&Block<P>; R]) -> [i32; R] {
-    let mut sums = [0; R];
-    for r in 0..R {
-        sums[r] = x[r].sum;
-    }
-    sums
 }

@@ -41,12 +41,12 @@ pub(super) fn codes_i8(w: &[u8; 512]) -> Codes {
 pub(super) fn dot<S: Dot, const P: usize, const R: usize>(
     s: S,
     codes: &Codes,
-    x: [&Block<P>; R],
+    x: Block<'_, P, R>,
     offset: i32,
 ) -> [S::I32; R] {
     let mut planes = [[s.splat_i32(0); P]; R];
-    for (row, block) in planes.iter_mut().zip(x) {
-        for (sum, plane) in row.iter_mut().zip(&block.codes) {
+    for (row, x) in planes.iter_mut().zip(x.codes) {
+        for (sum, plane) in row.iter_mut().zip(&x.0) {
             let mut lanes = [0; TILE_N];
             for (codes, &a) in codes.iter().zip(plane) {
                 for (lane, &code) in lanes.iter_mut().zip(codes) {
@@ -56,5 +56,5 @@ pub(super) fn dot<S: Dot, const P: usize, const R: usize>(
             *sum = s.load_i32(&lanes);
         }
     }
-    super::join(s, planes, super::sums(x), offset)
+    super::join(s, planes, *x.sums, offset)
 }

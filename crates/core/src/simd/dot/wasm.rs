@@ -5,7 +5,7 @@
 use core::arch::wasm32::*;
 
 use super::Dot;
-use crate::activation::Block;
+use crate::activation::{Block, RowCodes};
 use crate::simd::Wasm;
 
 /// Columns `4 * quarter..` of granule `granule`.
@@ -24,11 +24,11 @@ struct Pairs {
 
 impl Pairs {
     #[inline(always)]
-    fn new<const P: usize>(x: &Block<P>) -> Self {
+    fn new<const P: usize>(x: &RowCodes<P>) -> Self {
         let mut pairs = Self { even: [0; 8], odd: [0; 8] };
         for half in 0..2 {
             let codes = |p: usize| {
-                let codes = &x.codes[p].as_chunks::<16>().0[half];
+                let codes = &x.0[p].as_chunks::<16>().0[half];
                 // SAFETY: 16 bytes; loads may be unaligned.
                 unsafe { v128_load(codes.as_ptr().cast()) }
             };
@@ -65,11 +65,11 @@ fn odd(x: v128) -> v128 {
 #[inline(always)]
 fn dot<const P: usize, const R: usize>(
     s: Wasm,
-    x: [&Block<P>; R],
+    x: Block<'_, P, R>,
     offset: i32,
     codes: impl Unpack,
 ) -> [[v128; 4]; R] {
-    let pairs = x.map(Pairs::new);
+    let pairs = x.codes.each_ref().map(Pairs::new);
     let quarter = |quarter: usize| {
         let mut sums = [i32x4_splat(0); R];
         for word in 0..8 {
@@ -89,7 +89,7 @@ fn dot<const P: usize, const R: usize>(
     for r in 0..R {
         sums[r][0] = [quarters[0][r], quarters[1][r], quarters[2][r], quarters[3][r]];
     }
-    super::join(s, sums, super::sums(x), offset)
+    super::join(s, sums, *x.sums, offset)
 }
 
 /// Codes of 4 columns and one word: those of `k` = 0, 2 and those of `k` = 1, 3, in 16-bit lanes.
@@ -140,7 +140,7 @@ impl Dot for Wasm {
     fn dot_u4<const P: usize, const R: usize>(
         self,
         w: &[u8; 256],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [Self::I32; R] {
         dot(self, x, offset, U4(w))
@@ -151,14 +151,14 @@ impl Dot for Wasm {
         self,
         w: &[u8; 256],
         high: &[u8; 64],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [Self::I32; R] {
         dot(self, x, offset, U5(w, high))
     }
 
     #[inline(always)]
-    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [Self::I32; R] {
+    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [Self::I32; R] {
         dot(self, x, 0, I8(w))
     }
 }

@@ -9,7 +9,7 @@ use core::arch::wasm32::*;
 
 use super::Dot;
 use super::wasm::load;
-use crate::activation::Block;
+use crate::activation::{Block, RowCodes};
 use crate::format::BLOCK_K;
 use crate::simd::WasmRelaxed;
 
@@ -26,10 +26,10 @@ fn splat(plane: &[i8; BLOCK_K], word: usize) -> v128 {
 
 /// Adds the products of `codes` in `0..=127` with word `word` of every row.
 #[inline(always)]
-fn add<const P: usize, const R: usize>(sums: &mut Sums<P, R>, codes: v128, x: [&Block<P>; R], word: usize) {
+fn add<const P: usize, const R: usize>(sums: &mut Sums<P, R>, codes: v128, x: Block<'_, P, R>, word: usize) {
     for r in 0..R {
         for p in 0..P {
-            let activations = splat(&x[r].codes[p], word);
+            let activations = splat(&x.codes[r].0[p], word);
             sums[r][p] = i32x4_relaxed_dot_i8x16_i7x16_add(activations, codes, sums[r][p]);
         }
     }
@@ -85,7 +85,7 @@ fn quarters<const P: usize, const R: usize>(
 fn join<const P: usize, const R: usize>(
     s: WasmRelaxed,
     quarters: [Sums<P, R>; 4],
-    x: [&Block<P>; R],
+    x: Block<'_, P, R>,
     offset: i32,
 ) -> [[v128; 4]; R] {
     let mut planes = [[[zero(); 4]; P]; R];
@@ -94,7 +94,7 @@ fn join<const P: usize, const R: usize>(
             planes[r][p] = [quarters[0][r][p], quarters[1][r][p], quarters[2][r][p], quarters[3][r][p]];
         }
     }
-    super::join(s, planes, super::sums(x), offset)
+    super::join(s, planes, *x.sums, offset)
 }
 
 /// The codes of the planes of a row that are above zero, and the magnitudes of those below; zeros elsewhere.
@@ -105,11 +105,11 @@ struct Signs<const P: usize> {
 
 impl<const P: usize> Signs<P> {
     #[inline(always)]
-    fn new(x: &Block<P>) -> Self {
+    fn new(x: &RowCodes<P>) -> Self {
         let mut signs = Self { above: [[0; BLOCK_K]; P], below: [[0; BLOCK_K]; P] };
         for p in 0..P {
             for half in 0..2 {
-                let codes = &x.codes[p].as_chunks::<16>().0[half];
+                let codes = &x.0[p].as_chunks::<16>().0[half];
                 let above = &mut signs.above[p].as_chunks_mut::<16>().0[half];
                 let below = &mut signs.below[p].as_chunks_mut::<16>().0[half];
                 // SAFETY: 16 bytes each; loads and stores may be unaligned.
@@ -132,7 +132,7 @@ impl Dot for WasmRelaxed {
     fn dot_u4<const P: usize, const R: usize>(
         self,
         w: &[u8; 256],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [Self::I32; R] {
         let sums = quarters(4, |sums, granule, quarter| {
@@ -148,7 +148,7 @@ impl Dot for WasmRelaxed {
         self,
         w: &[u8; 256],
         high: &[u8; 64],
-        x: [&Block<P>; R],
+        x: Block<'_, P, R>,
         offset: i32,
     ) -> [Self::I32; R] {
         let sums = quarters(4, |sums, granule, quarter| {
@@ -163,8 +163,8 @@ impl Dot for WasmRelaxed {
     }
 
     #[inline(always)]
-    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: [&Block<P>; R]) -> [Self::I32; R] {
-        let signs = x.map(Signs::new);
+    fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [Self::I32; R] {
+        let signs = x.codes.each_ref().map(Signs::new);
         let mut below = [[[zero(); P]; R]; 4];
         let mut sums: [Sums<P, R>; 4] = quarters(8, |above, word, quarter| {
             let codes = load(w, word, quarter);
