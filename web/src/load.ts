@@ -42,8 +42,8 @@ export async function loadModel(source: ModelSource, options: LoadOptions = {}):
 }
 
 /**
- * Deletes kept models from the browser's storage: that of `url`, or all. Returns how many there were. A model that
- * another tab is reading is left alone.
+ * Deletes kept models from the browser's storage: that of `url`, or all. Returns how many there were, interrupted
+ * downloads included. A model that another tab is reading is left alone.
  */
 export async function forgetModels(url?: string | URL, options: Pick<LoadOptions, 'workerUrl'> = {}): Promise<number> {
   const connection = connect(options?.workerUrl);

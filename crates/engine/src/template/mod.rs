@@ -2,7 +2,8 @@
 //!
 //! They run as in Hugging Face's `transformers`: blocks take their line break and indentation with them, strings have
 //! Python's methods, `raise_exception`, `strftime_now` and `tojson` exist. A template is a program of unknown origin: it
-//! can reach nothing but its arguments, and its work is bounded.
+//! can reach nothing but its arguments, and its work is bounded, with one exception: the interpreter counts no steps for the
+//! items of lists that are added with `+`, so a source made for it can double a list until the memory is full.
 
 mod date;
 mod guard;
