@@ -1,6 +1,7 @@
 // Measures lowbit and its peers in turn and prints medians and ratios. `cargo xtask bench` prepares everything and
 // calls this.
 import { execFileSync } from 'node:child_process';
+import { cpSync, existsSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
 import { launch, mounts, serve, within } from './browser.mjs';
@@ -9,12 +10,16 @@ import { DECODE, median, prompt } from './prompt.mjs';
 const LENGTHS = [128, 512];
 const string = { type: 'string' };
 const { values, positionals: files } = parseArgs({
-  options: { kind: string, threads: string, runs: string, lowbit: string, packages: string, models: string },
+  options: {
+    ...{ kind: string, threads: string, runs: string, lowbit: string, packages: string, models: string },
+    'without-amx': { type: 'boolean', default: false },
+  },
   allowPositionals: true,
 });
 const { kind, lowbit, packages, models } = values;
 const threads = Number(values.threads);
 const runs = Number(values.runs);
+const withoutAmx = values['without-amx'];
 
 /** No measurement in a page takes as long. */
 const LIMIT_MS = 300_000;
@@ -69,14 +74,34 @@ function table(title, results) {
 
 function ourNative(model, act, run, words) {
   const args = ['run', '-m', model, '--act', act, '--threads', threads, '--raw', '--greedy', '-n', DECODE + 1, '--json'];
+  if (withoutAmx) args.push('--isa', 'avx512');
   const text = execFileSync(lowbit, [...args, '-p', prompt(words, run)].map(String), { encoding: 'utf8' });
   const { prefill_tok_s: prefill, decode_tok_s: decode } = JSON.parse(text);
   return { words, prefill, decode };
 }
 
+/** llama.cpp takes the best of the libraries beside it: without this one it has no AMX, and AVX-512 instead. */
+const AMX_LIBRARY = 'libggml-cpu-sapphirerapids.so';
+
+/** The folder of the peers' packages, or of a copy in which llama.cpp has no AMX. */
+function peers() {
+  if (!withoutAmx) return packages;
+  const copy = path.join(packages, 'without-amx');
+  if (!existsSync(copy)) {
+    try {
+      const filter = (file) => path.basename(file) !== AMX_LIBRARY;
+      cpSync(path.join(packages, 'node_modules'), path.join(copy, 'node_modules'), { recursive: true, filter });
+    } catch (error) {
+      rmSync(copy, { recursive: true, force: true });
+      throw error;
+    }
+  }
+  return copy;
+}
+
 function theirNative(model, run) {
   const script = path.join(import.meta.dirname, 'llama_cpp.mjs');
-  const args = [script, packages, model, threads, run, ...LENGTHS].map(String);
+  const args = [script, peers(), model, threads, run, ...LENGTHS].map(String);
   return JSON.parse(execFileSync(process.execPath, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }));
 }
 
@@ -84,7 +109,7 @@ async function native(model) {
   const file = path.join(models, model);
   const ours = (act) => (run) => ({ rows: LENGTHS.map((words) => ourNative(file, act, run, words)) });
   const sides = { 'lowbit a8': ours('a8'), 'lowbit a16': ours('a16'), 'llama.cpp': (run) => theirNative(file, run) };
-  table(`native, ${threads} threads, ${model}`, await inTurn(sides));
+  table(`native, ${threads} threads${withoutAmx ? ', without AMX' : ''}, ${model}`, await inTurn(sides));
 }
 
 /** Runs a function of page.html in a fresh browser. */

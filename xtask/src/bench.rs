@@ -20,17 +20,22 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     let mut runs = 5_usize;
     let mut threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut files = vec![Q4_1.to_owned(), Q4_0.to_owned()];
+    let mut without_amx = false;
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Value(value) => kind = value.to_string_lossy().into_owned(),
             lexopt::Arg::Long("runs") => runs = args.value()?.to_string_lossy().parse()?,
             lexopt::Arg::Long("threads") => threads = args.value()?.to_string_lossy().parse()?,
+            lexopt::Arg::Long("without-amx") => without_amx = true,
             lexopt::Arg::Long("file") => files = vec![args.value()?.to_string_lossy().into_owned()],
             other => return Err(other.unexpected().into()),
         }
     }
     if !["native", "page", "first-token", "all", "kernels"].contains(&kind.as_str()) {
         bail!("expected native, page, first-token, all or kernels, found {kind:?}");
+    }
+    if without_amx && kind != "native" {
+        bail!("--without-amx is for native only: no page has AMX");
     }
 
     setup::for_the_bench()?;
@@ -51,7 +56,7 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     let mut node = program("node", &["xtask/bench/main.mjs", "--kind", &kind]);
     node.args(["--threads", &threads.to_string(), "--runs", &runs.to_string()]);
     node.arg("--lowbit").arg(demo::lowbit()).arg("--packages").arg(&dir);
-    node.arg("--models").arg(dir.join("models")).args(files);
+    node.arg("--models").arg(dir.join("models")).args(without_amx.then_some("--without-amx")).args(files);
     if !node.status()?.success() {
         bail!("the benchmark failed");
     }
