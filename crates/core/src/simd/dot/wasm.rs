@@ -6,7 +6,7 @@ use core::arch::wasm32::*;
 
 use super::Dot;
 use crate::activation::{Block, RowCodes};
-use crate::simd::Wasm;
+use crate::simd::{Simd, Wasm};
 
 /// Columns `4 * quarter..` of granule `granule`.
 #[inline(always)]
@@ -63,8 +63,8 @@ fn odd(x: v128) -> v128 {
 
 /// The products of one block, given how the even and odd codes of word `word` of a quarter are unpacked.
 #[inline(always)]
-fn dot<const P: usize, const R: usize>(
-    s: Wasm,
+pub(super) fn dot<S: Simd<I32 = [v128; 4]>, const P: usize, const R: usize>(
+    s: S,
     x: Block<'_, P, R>,
     offset: i32,
     codes: impl Unpack,
@@ -93,13 +93,13 @@ fn dot<const P: usize, const R: usize>(
 }
 
 /// Codes of 4 columns and one word: those of `k` = 0, 2 and those of `k` = 1, 3, in 16-bit lanes.
-trait Unpack {
+pub(super) trait Unpack {
     fn unpack(&self, quarter: usize, word: usize) -> [v128; 2];
 }
 
 struct U4<'a>(&'a [u8; 256]);
 struct U5<'a>(&'a [u8; 256], &'a [u8; 64]);
-struct I8<'a>(&'a [u8; 512]);
+pub(super) struct I8<'a>(pub &'a [u8; 512]);
 
 impl Unpack for U4<'_> {
     #[inline(always)]

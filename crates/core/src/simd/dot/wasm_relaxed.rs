@@ -3,12 +3,13 @@
 //!
 //! Its second operand must be in `0..=127`, or engines differ; the sum of two products then fits in 16 bits, so that
 //! none saturates. With 4 and 5 bits the codes of weights go there, activations into the first. With 8 bits the weights
-//! go into the first, and the second is activations taken apart by their sign.
+//! go into the first, and the second is activations taken apart by their sign; for a16, of two planes and two signs, the
+//! 16-bit products of simd128 are fewer.
 
 use core::arch::wasm32::*;
 
 use super::Dot;
-use super::wasm::load;
+use super::wasm::{self, load};
 use crate::activation::{Block, RowCodes};
 use crate::format::BLOCK_K;
 use crate::simd::WasmRelaxed;
@@ -56,15 +57,16 @@ fn with_bit(codes: v128, high: v128, j: u32) -> v128 {
 
 /// Sums up the four quarters of a tile. `add(sums, granule, quarter)` adds one granule.
 ///
-/// As many quarters are summed up side by side as leave registers for the activations, which they share.
+/// Quarters are summed up side by side, as many as leave registers for the activations, which they share: a sum can be
+/// added to once in five cycles, so that eight of them keep two multipliers busy.
 #[inline(always)]
 fn quarters<const P: usize, const R: usize>(
     granules: usize,
     mut add: impl FnMut(&mut Sums<P, R>, usize, usize),
 ) -> [Sums<P, R>; 4] {
     let together = match P * R {
-        1 => 4,
-        2 => 2,
+        1 | 2 => 4,
+        4 => 2,
         _ => 1,
     };
     let mut sums = [[[zero(); P]; R]; 4];
@@ -164,6 +166,9 @@ impl Dot for WasmRelaxed {
 
     #[inline(always)]
     fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [Self::I32; R] {
+        if const { P == 2 } {
+            return wasm::dot(self, x, 0, wasm::I8(w));
+        }
         let signs = x.codes.each_ref().map(Signs::new);
         let mut below = [[[zero(); P]; R]; 4];
         let mut sums: [Sums<P, R>; 4] = quarters(8, |above, word, quarter| {
