@@ -338,3 +338,64 @@ impl<const P: usize> BuffersMut<'_, P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::reference;
+    use crate::simd::Scalar;
+
+    /// Row `row`, block after block: codes `q`, scale, sum.
+    fn blocks(rows: &QuantizedRows, row: usize) -> Vec<(Vec<i32>, f32, i32)> {
+        fn of<const P: usize>(panels: Panels<'_, P>, row: usize) -> Vec<(Vec<i32>, f32, i32)> {
+            let panel = panels.iter().nth(row / PANEL).expect("rows enough");
+            let code = |codes: &RowCodes<P>, k: usize| {
+                codes.0.iter().fold(0, |q, plane| q * 128 + i32::from(plane[k]))
+            };
+            let item = |i: usize| {
+                let codes = (0..BLOCK_K).map(|k| code(&panel.codes[i], k)).collect();
+                (codes, panel.scales[i], panel.sums[i])
+            };
+            (row % PANEL..panel.codes.len()).step_by(panel.rows).map(item).collect()
+        }
+        match rows.panels() {
+            PanelsRef::A8(panels) => of(panels, row),
+            PanelsRef::A16(panels) => of(panels, row),
+        }
+    }
+
+    #[test]
+    fn every_row_is_found_in_its_panel_whole_or_written_in_parts() {
+        for (activations, rows, k) in [Activations::A8, Activations::A16]
+            .into_iter()
+            .flat_map(|act| [1, 15, 16, 17, 40].map(|rows| [31, 64].map(|k| (act, rows, k))).concat())
+        {
+            let x: Vec<f32> = (0..rows * k).map(|i| (i * 7919 % 1009) as f32 - 500.0).collect();
+            let mut whole = QuantizedRows::new(activations);
+            whole.quantize(Scalar, &x, k).expect("sized to fit");
+            let mut parts = QuantizedRows::new(activations);
+            let (mut rest, mut values) = (parts.resize(rows, k), x.as_slice());
+            while rest.rows() > 0 {
+                let (part, others) = rest.split_at(1);
+                let (of_part, of_others) = values.split_at(part.rows() * k);
+                part.quantize(Scalar, of_part).expect("sized to fit");
+                (rest, values) = (others, of_others);
+            }
+            for (row, x) in x.chunks(k).enumerate() {
+                let expected: Vec<_> = reference::quantize(x, activations)
+                    .into_iter()
+                    .map(|mut block| {
+                        block.codes.resize(BLOCK_K, 0);
+                        (block.codes, block.scale, block.sum)
+                    })
+                    .collect();
+                assert_eq!(blocks(&whole, row), expected, "{activations:?} {rows} x {k}, row {row}");
+                assert_eq!(
+                    blocks(&parts, row),
+                    expected,
+                    "{activations:?} {rows} x {k}, row {row}, in parts"
+                );
+            }
+        }
+    }
+}

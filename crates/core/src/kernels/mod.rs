@@ -5,6 +5,6 @@ pub mod gate;
 pub mod math;
 pub mod matmul;
 pub mod norm;
-mod reference;
+pub(crate) mod reference;
 pub mod rope;
 pub mod selftest;
