@@ -27,7 +27,13 @@ fn splat(plane: &[i8; BLOCK_K], word: usize) -> v128 {
 
 /// Adds the products of `codes` in `0..=127` with word `word` of every row.
 #[inline(always)]
-fn add<const P: usize, const R: usize>(sums: &mut Sums<P, R>, codes: v128, x: Block<'_, P, R>, word: usize) {
+fn add<const P: usize, const R: usize>(
+    sums: &mut [Sums<P, R>; 2],
+    codes: v128,
+    x: Block<'_, P, R>,
+    word: usize,
+) {
+    let sums = &mut sums[word % chains(P * R)];
     for r in 0..R {
         for p in 0..P {
             let activations = splat(&x.codes[r].0[p], word);
@@ -57,19 +63,20 @@ fn with_bit(codes: v128, high: v128, j: u32) -> v128 {
 
 /// Sums up the four quarters of a tile. `add(sums, granule, quarter)` adds one granule.
 ///
-/// Quarters are summed up side by side, as many as leave registers for the activations, which they share: a sum can be
-/// added to once in five cycles, so that eight of them keep two multipliers busy.
+/// A sum can be added to once in five cycles, so that it takes eight to keep two multipliers busy. Quarters are summed up
+/// side by side, as many as leave registers for the activations, which they share; with few rows, even and odd words
+/// have sums of their own besides.
 #[inline(always)]
 fn quarters<const P: usize, const R: usize>(
     granules: usize,
-    mut add: impl FnMut(&mut Sums<P, R>, usize, usize),
+    mut add: impl FnMut(&mut [Sums<P, R>; 2], usize, usize),
 ) -> [Sums<P, R>; 4] {
     let together = match P * R {
         1 | 2 => 4,
         4 => 2,
         _ => 1,
     };
-    let mut sums = [[[zero(); P]; R]; 4];
+    let mut sums = [[[[zero(); P]; R]; 2]; 4];
     let mut first = 0;
     while first < 4 {
         for granule in 0..granules {
@@ -79,7 +86,21 @@ fn quarters<const P: usize, const R: usize>(
         }
         first += together;
     }
-    sums
+    let mut joined = [[[zero(); P]; R]; 4];
+    for quarter in 0..4 {
+        for r in 0..R {
+            for p in 0..P {
+                let [even, odd] = [sums[quarter][0][r][p], sums[quarter][1][r][p]];
+                joined[quarter][r][p] = if chains(P * R) == 2 { i32x4_add(even, odd) } else { even };
+            }
+        }
+    }
+    joined
+}
+
+/// Sums of a quarter for each of `planes` planes of rows.
+const fn chains(planes: usize) -> usize {
+    if planes <= 2 { 2 } else { 1 }
 }
 
 /// Joins the sums of the four quarters of a tile.
@@ -175,7 +196,7 @@ impl Dot for WasmRelaxed {
             let codes = load(w, word, quarter);
             for r in 0..R {
                 for p in 0..P {
-                    let above = &mut above[r][p];
+                    let above = &mut above[0][r][p];
                     let below = &mut below[quarter][r][p];
                     *above =
                         i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].above[p], word), *above);
