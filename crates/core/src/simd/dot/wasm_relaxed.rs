@@ -10,7 +10,7 @@ use core::arch::wasm32::*;
 
 use super::Dot;
 use super::wasm::{self, load};
-use crate::activation::{Block, RowCodes};
+use crate::activation::Block;
 use crate::format::BLOCK_K;
 use crate::simd::WasmRelaxed;
 
@@ -108,7 +108,7 @@ const fn chains(planes: usize) -> usize {
 fn join<const P: usize, const R: usize>(
     s: WasmRelaxed,
     quarters: [Sums<P, R>; 4],
-    x: Block<'_, P, R>,
+    sums: [i32; R],
     offset: i32,
 ) -> [[v128; 4]; R] {
     let mut planes = [[[zero(); 4]; P]; R];
@@ -117,30 +117,28 @@ fn join<const P: usize, const R: usize>(
             planes[r][p] = [quarters[0][r][p], quarters[1][r][p], quarters[2][r][p], quarters[3][r][p]];
         }
     }
-    super::join(s, planes, *x.sums, offset)
+    super::join(s, planes, sums, offset)
 }
 
-/// The codes of the planes of a row that are above zero, and the magnitudes of those below; zeros elsewhere.
-struct Signs<const P: usize> {
-    above: [[i8; BLOCK_K]; P],
-    below: [[i8; BLOCK_K]; P],
+/// The codes of a plane that are above zero, and the magnitudes of those below; zeros elsewhere.
+struct Signs {
+    above: [i8; BLOCK_K],
+    below: [i8; BLOCK_K],
 }
 
-impl<const P: usize> Signs<P> {
+impl Signs {
     #[inline(always)]
-    fn new(x: &RowCodes<P>) -> Self {
-        let mut signs = Self { above: [[0; BLOCK_K]; P], below: [[0; BLOCK_K]; P] };
-        for p in 0..P {
-            for half in 0..2 {
-                let codes = &x.0[p].as_chunks::<16>().0[half];
-                let above = &mut signs.above[p].as_chunks_mut::<16>().0[half];
-                let below = &mut signs.below[p].as_chunks_mut::<16>().0[half];
-                // SAFETY: 16 bytes each; loads and stores may be unaligned.
-                unsafe {
-                    let codes = v128_load(codes.as_ptr().cast());
-                    v128_store(above.as_mut_ptr().cast(), i8x16_max(codes, zero()));
-                    v128_store(below.as_mut_ptr().cast(), i8x16_max(i8x16_neg(codes), zero()));
-                }
+    fn new(codes: &[i8; BLOCK_K]) -> Self {
+        let mut signs = Self { above: [0; BLOCK_K], below: [0; BLOCK_K] };
+        for half in 0..2 {
+            let codes = &codes.as_chunks::<16>().0[half];
+            let above = &mut signs.above.as_chunks_mut::<16>().0[half];
+            let below = &mut signs.below.as_chunks_mut::<16>().0[half];
+            // SAFETY: 16 bytes each; loads and stores may be unaligned.
+            unsafe {
+                let codes = v128_load(codes.as_ptr().cast());
+                v128_store(above.as_mut_ptr().cast(), i8x16_max(codes, zero()));
+                v128_store(below.as_mut_ptr().cast(), i8x16_max(i8x16_neg(codes), zero()));
             }
         }
         signs
@@ -163,7 +161,7 @@ impl Dot for WasmRelaxed {
             add(sums, low, x, 2 * granule);
             add(sums, high, x, 2 * granule + 1);
         });
-        join(self, sums, x, offset)
+        join(self, sums, *x.sums, offset)
     }
 
     #[inline(always)]
@@ -182,7 +180,7 @@ impl Dot for WasmRelaxed {
                 add(sums, with_bit(codes, bits, word as u32), x, word);
             }
         });
-        join(self, sums, x, offset)
+        join(self, sums, *x.sums, offset)
     }
 
     #[inline(always)]
@@ -190,19 +188,15 @@ impl Dot for WasmRelaxed {
         if const { P == 2 } {
             return wasm::dot(self, x, 0, wasm::I8(w));
         }
-        let signs = x.codes.each_ref().map(Signs::new);
-        let mut below = [[[zero(); P]; R]; 4];
-        let mut sums: [Sums<P, R>; 4] = quarters(8, |above, word, quarter| {
+        let signs = x.codes.each_ref().map(|codes| Signs::new(&codes.0[0]));
+        let mut below = [[[zero()]; R]; 4];
+        let mut sums: [Sums<1, R>; 4] = quarters(8, |above, word, quarter| {
             let codes = load(w, word, quarter);
             for r in 0..R {
-                for p in 0..P {
-                    let above = &mut above[0][r][p];
-                    let below = &mut below[quarter][r][p];
-                    *above =
-                        i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].above[p], word), *above);
-                    *below =
-                        i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].below[p], word), *below);
-                }
+                let above = &mut above[0][r][0];
+                let below = &mut below[quarter][r][0];
+                *above = i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].above, word), *above);
+                *below = i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].below, word), *below);
             }
         });
         for (sums, below) in
@@ -210,6 +204,6 @@ impl Dot for WasmRelaxed {
         {
             *sums = i32x4_sub(*sums, *below);
         }
-        join(self, sums, x, 0)
+        join(self, sums, *x.sums, 0)
     }
 }
