@@ -81,19 +81,10 @@ export class FakeServer {
       pull: (controller) => {
         const { cut, flip, stall } = this.faults;
         const end = Math.min(at + 10_000, this.file.length);
-        if (stall && stall.times > 0 && at <= stall.at && stall.at < end) {
-          stall.times--;
-          return aborted;
-        }
-        if (cut && cut.times > 0 && at <= cut.at && cut.at < end) {
-          cut.times--;
-          return controller.error(new TypeError('connection reset'));
-        }
+        if (strikes(stall, at, end)) return aborted;
+        if (strikes(cut, at, end)) return controller.error(new TypeError('connection reset'));
         const part = this.file.slice(at, end);
-        if (flip && flip.times > 0 && at <= flip.at && flip.at < end) {
-          flip.times--;
-          part[flip.at - at]! ^= 1;
-        }
+        if (strikes(flip, at, end)) part[flip.at - at]! ^= 1;
         this.sent += part.length;
         at = end;
         controller.enqueue(part);
@@ -101,6 +92,11 @@ export class FakeServer {
       },
     });
   }
+}
+
+/** Whether a fault is due in the bytes from `at` to `end`; counts it. */
+function strikes<T extends { at: number; times: number }>(fault: T | undefined, at: number, end: number): fault is T {
+  return fault !== undefined && at <= fault.at && fault.at < end && fault.times > 0 && fault.times-- > 0;
 }
 
 /** How {@link FakeWasm} takes a GGUF file: its header ends at `header`, its steps read these parts. */

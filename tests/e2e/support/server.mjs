@@ -77,21 +77,14 @@ async function send(response, file, first, end, fault) {
   try {
     for (let at = first; at < end && !response.destroyed; ) {
       const { cut, flip, stall } = fault;
-      if (cut && cut.times > 0 && at <= cut.at && cut.at < at + PART) {
-        cut.times--;
+      if (strikes(cut, at, PART)) {
         response.destroy();
         return;
       }
-      if (stall && stall.times > 0 && at <= stall.at && stall.at < at + PART) {
-        stall.times--;
-        return;
-      }
+      if (strikes(stall, at, PART)) return;
       const part = Buffer.alloc(Math.min(PART, end - at));
       await handle.read(part, 0, part.length, at);
-      if (flip && flip.times > 0 && at <= flip.at && flip.at < at + part.length) {
-        flip.times--;
-        part[flip.at - at] ^= 1;
-      }
+      if (strikes(flip, at, part.length)) part[flip.at - at] ^= 1;
       at += part.length;
       if (!response.write(part)) await drained(response);
       if (fault.pause) await new Promise((ready) => setTimeout(ready, fault.pause));
@@ -100,6 +93,11 @@ async function send(response, file, first, end, fault) {
   } finally {
     await handle.close();
   }
+}
+
+/** Whether a fault is due in the bytes at `at`; counts it. */
+function strikes(fault, at, length) {
+  return fault !== undefined && at <= fault.at && fault.at < at + length && fault.times > 0 && fault.times-- > 0;
 }
 
 /** Waits until more can be written, or the client has gone. */
