@@ -1,7 +1,7 @@
 // Measures lowbit and its peers in turn and prints medians and ratios. `cargo xtask bench` prepares everything and
 // calls this.
 import { execFileSync } from 'node:child_process';
-import { cpSync, existsSync, rmSync } from 'node:fs';
+import { cpSync, existsSync, renameSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
 import { launch, mounts, serve, within } from './browser.mjs';
@@ -11,7 +11,12 @@ const LENGTHS = [128, 512];
 const string = { type: 'string' };
 const { values, positionals: files } = parseArgs({
   options: {
-    ...{ kind: string, threads: string, runs: string, lowbit: string, packages: string, models: string },
+    kind: string,
+    threads: string,
+    runs: string,
+    lowbit: string,
+    packages: string,
+    models: string,
     'without-amx': { type: 'boolean', default: false },
   },
   allowPositionals: true,
@@ -88,13 +93,12 @@ function peers() {
   if (!withoutAmx) return packages;
   const copy = path.join(packages, 'without-amx');
   if (!existsSync(copy)) {
-    try {
-      const filter = (file) => path.basename(file) !== AMX_LIBRARY;
-      cpSync(path.join(packages, 'node_modules'), path.join(copy, 'node_modules'), { recursive: true, filter });
-    } catch (error) {
-      rmSync(copy, { recursive: true, force: true });
-      throw error;
-    }
+    // Under its name only when it is whole.
+    const partial = `${copy}.partial`;
+    const filter = (file) => path.basename(file) !== AMX_LIBRARY;
+    rmSync(partial, { recursive: true, force: true });
+    cpSync(path.join(packages, 'node_modules'), path.join(partial, 'node_modules'), { recursive: true, filter });
+    renameSync(partial, copy);
   }
   return copy;
 }
