@@ -187,17 +187,17 @@ fn kind(path: &Path) -> Result<Kind> {
         // The length of a header, and the JSON that it is.
         [.., b'{'] if start.len() == 9 => Ok(Kind::Artifact),
         _ => {
-            let found = if start.is_empty() { "is empty".to_owned() } else { begins_with(&start) };
+            let found = if start.is_empty() {
+                "is empty".to_owned()
+            } else {
+                format!("begins with \"{}\"", start.escape_ascii())
+            };
             Err(no_model(
                 path,
                 &format!("{found}, expected an artifact, a GGUF file or a Hugging Face folder"),
             ))
         }
     }
-}
-
-fn begins_with(start: &[u8]) -> String {
-    format!("begins with \"{}\"", start.escape_ascii())
 }
 
 fn no_model(path: &Path, problem: &str) -> Error {

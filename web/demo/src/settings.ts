@@ -99,7 +99,7 @@ export class Settings {
   generation(another: boolean): GenerateOptions {
     const { maxTokens, seed } = this.#values;
     const choice = this.#custom ? this.#own() : this.#byMakers ? {} : { repetitionPenalty: MILD_PENALTY };
-    const isGreedy = (this.#custom ? this.#own() : this.#recommended).temperature === 0;
+    const isGreedy = this.#inForce().temperature === 0;
     const sampling: Sampling = {
       ...choice,
       ...(seed !== '' && { seed: Number(seed) }),
@@ -145,6 +145,11 @@ export class Settings {
     return { temperature: value('temperature'), topP: value('topP'), repetitionPenalty: value('repetitionPenalty') };
   }
 
+  /** What answers are sampled with. */
+  #inForce(): Recommended {
+    return this.#custom ? this.#own() : this.#recommended;
+  }
+
   #changed(field: Field): void {
     const name = field.name as keyof Values;
     // Whoever moves one slider keeps what the others show.
@@ -157,7 +162,7 @@ export class Settings {
   }
 
   #show(): void {
-    const sampling = this.#custom ? this.#own() : this.#recommended;
+    const sampling = this.#inForce();
     for (const name of SLIDERS) {
       const slider = this.#field(name);
       slider.value = String(sampling[name]);
