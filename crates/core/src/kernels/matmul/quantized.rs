@@ -5,6 +5,7 @@
 //! `acc = fl(acc + fl(fl(fl(f32(P) * s) + fl(f32(S) * m)) * d))`.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::{Tiles, Write};
 use crate::activation::{Block, PANEL, Panel, Panels};
@@ -188,24 +189,22 @@ impl<'a, W: Packed, const P: usize> Product<'a, W, P> {
 impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
     type Output = ();
 
-    /// All rows of a tile, then the next tile: the tile's weights come from memory once and then from the cache.
+    /// All rows of a tile, then the next tile: the tile's weights come from memory once and then from the cache. A single
+    /// row takes all tiles at once.
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
         let Self { x, w, write, mut tiles, from, .. } = self;
-        for index in tiles.range() {
-            let tile = Tile::of(w, index);
+        let range = tiles.range();
+        let step = if tiles.rows() == 1 { range.len().max(1) } else { 1 };
+        for index in range.step_by(step) {
             for (panel, x) in x.iter().enumerate().skip(from) {
                 let mut row = 0;
                 macro_rules! groups_of {
                     ($r:literal) => {
-                        while const { $r == 1 || $r * P <= S::ROWS } && x.rows - row >= $r {
+                        while const { $r * P <= S::ROWS } && x.rows - row >= $r {
                             let mut values = [[0.0; LANES]; $r];
-                            let group = Group::<W, P, $r>::new(tile, x, row, &mut values);
-                            if const { $r == 1 } {
-                                group.run(s)
-                            } else {
-                                s.call(group)
-                            }
+                            let tile = Tile::of(w, index);
+                            s.call(Group::<W, P, $r>::new(tile, x, row, 0..tile.s.len(), &mut values));
                             tiles.write(s, panel * PANEL + row, index, &values, write);
                             row += $r;
                         }
@@ -216,26 +215,88 @@ impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
                 if const { S::ROWS < 4 * P } {
                     groups_of!(2);
                 }
-                groups_of!(1);
+                while row < x.rows {
+                    let (at, range) = (panel * PANEL + row, index..index + step);
+                    s.call(Row::<W, P> {
+                        x,
+                        row,
+                        w,
+                        tiles: tiles.again(),
+                        at,
+                        range,
+                        write,
+                        format: PhantomData,
+                    });
+                    row += 1;
+                }
             }
         }
     }
 }
 
-/// Rows `first..first + R` of a panel times one tile. With several rows it is a function of its own, whose loop has all
-/// registers to itself.
+/// Tiles that take turns with one row.
+const STREAMS: usize = 2;
+/// Blocks of a tile in its turn.
+const TURN: usize = 3;
+
+/// Row `row` of a panel times some tiles, written to row `at`. As every weight is read once, from memory, tiles that lie
+/// far apart take turns: memory serves two streams faster than one.
+struct Row<'a, W, const P: usize> {
+    x: Panel<'a, P>,
+    row: usize,
+    w: &'a PackedMatrix,
+    tiles: Tiles<'a>,
+    at: usize,
+    range: Range<usize>,
+    write: Write,
+    format: PhantomData<W>,
+}
+
+impl<W: Packed, const P: usize> Kernel for Row<'_, W, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Dot>(self, s: S) {
+        let Self { x, row, w, mut tiles, at, range, write, .. } = self;
+        let apart = range.len().div_ceil(STREAMS);
+        let blocks = super::blocks(w);
+        for first in range.start..range.start + apart {
+            let streams = (first..range.end).step_by(apart);
+            let mut values = [[[0.0; LANES]]; STREAMS];
+            for from in (0..blocks).step_by(TURN) {
+                for (index, values) in streams.clone().zip(&mut values) {
+                    let turn = from..blocks.min(from + TURN);
+                    Group::<W, P, 1>::new(Tile::of(w, index), x, row, turn, values).run(s);
+                }
+            }
+            for (index, values) in streams.zip(&values) {
+                tiles.write(s, at, index, values, write);
+            }
+        }
+    }
+}
+
+/// Adds to `values` rows `first..first + R` of a panel times some blocks of a tile. With several rows it is a function of
+/// its own, whose loop has all registers to itself.
 struct Group<'a, W, const P: usize, const R: usize> {
     tile: Tile<'a>,
     x: Panel<'a, P>,
     first: usize,
+    blocks: Range<usize>,
     values: &'a mut [[f32; LANES]; R],
     format: PhantomData<W>,
 }
 
 impl<'a, W, const P: usize, const R: usize> Group<'a, W, P, R> {
     #[inline(always)]
-    fn new(tile: Tile<'a>, x: Panel<'a, P>, first: usize, values: &'a mut [[f32; LANES]; R]) -> Self {
-        Self { tile, x, first, values, format: PhantomData }
+    fn new(
+        tile: Tile<'a>,
+        x: Panel<'a, P>,
+        first: usize,
+        blocks: Range<usize>,
+        values: &'a mut [[f32; LANES]; R],
+    ) -> Self {
+        Self { tile, x, first, blocks, values, format: PhantomData }
     }
 }
 
@@ -244,20 +305,21 @@ impl<W: Packed, const P: usize, const R: usize> Kernel for Group<'_, W, P, R> {
 
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
-        let Self { tile, x, first, values, .. } = self;
+        let Self { tile, x, first, blocks: turn, values, .. } = self;
         let blocks = tile.s.len();
         let lens = [x.codes.len(), x.scales.len(), x.sums.len()];
         assert!(first + R <= x.rows && lens == [blocks * x.rows; 3], "the rows of a panel");
+        assert!(turn.end <= blocks, "the blocks of a tile");
         let mins = if W::MIN { &tile.m[..blocks] } else { &[] };
-        let mut sums = [s.splat(0.0); R];
-        for (b, scale) in tile.s.iter().enumerate() {
+        let mut sums: [_; R] = std::array::from_fn(|r| s.load(&values[r]));
+        for b in turn {
             if const { R == 1 } {
                 prefetch::<S, W>(s, tile, b);
             }
-            // SAFETY: `b` is a block, and the assertion has found all of them and the rows.
+            // SAFETY: `b` is a block, and the assertions have found all of them and the rows.
             let x = unsafe { block::<P, R>(x, b, first) };
             let products = W::dot(s, tile, b, x);
-            let scale = s.load_f16(scale);
+            let scale = s.load_f16(&tile.s[b]);
             for r in 0..R {
                 let mut term = s.mul(s.i32_to_f32(products[r]), scale);
                 if W::MIN {
