@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::quantized::STREAMS;
 use crate::backend::Gate;
 use crate::format::TILE_N;
 use crate::kernels::gate::gated;
@@ -57,12 +58,14 @@ impl<'a> Output<'a> {
         self.claim_of_rest(|_| count)
     }
 
-    /// Half of one thread's share of the tiles that nobody has claimed yet, but at least one; `None` when all are
-    /// claimed. Pieces shrink towards the end, so that `threads` threads read long runs of weights and yet end together.
+    /// Three quarters of one thread's share of the tiles that nobody has claimed yet, but at least one, or as many as
+    /// take turns with a single row; `None` when all are claimed. Pieces shrink towards the end, so that `threads` threads
+    /// read long runs of weights and yet end together.
     pub fn claim_share(&self, threads: usize) -> Option<Tiles<'_>> {
+        let least = if self.rows == 1 { STREAMS } else { 1 };
         match threads {
             0 | 1 => self.claim(usize::MAX),
-            _ => self.claim_of_rest(|rest| rest / (2 * threads)),
+            _ => self.claim_of_rest(|rest| (rest * 3 / (4 * threads)).max(least)),
         }
     }
 

@@ -234,13 +234,14 @@ impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
     }
 }
 
-/// Tiles that take turns with one row.
-const STREAMS: usize = 2;
+/// Tiles that take turns with one row: two where nothing can be asked for ahead of its use, as memory serves two streams
+/// faster than one.
+pub(super) const STREAMS: usize = if cfg!(target_family = "wasm") { 2 } else { 1 };
 /// Blocks of a tile in its turn.
-const TURN: usize = 3;
+const TURN: usize = if STREAMS > 1 { 3 } else { usize::MAX };
 
-/// Row `row` of a panel times some tiles, written to row `at`. As every weight is read once, from memory, tiles that lie
-/// far apart take turns: memory serves two streams faster than one.
+/// Row `row` of a panel times some tiles, written to row `at`. Every weight is read once, from memory; [`STREAMS`] tiles
+/// that lie far apart take turns.
 struct Row<'a, W, const P: usize> {
     x: Panel<'a, P>,
     row: usize,
@@ -265,7 +266,7 @@ impl<W: Packed, const P: usize> Kernel for Row<'_, W, P> {
             let mut values = [[[0.0; LANES]]; STREAMS];
             for from in (0..blocks).step_by(TURN) {
                 for (index, values) in streams.clone().zip(&mut values) {
-                    let turn = from..blocks.min(from + TURN);
+                    let turn = from..blocks.min(from.saturating_add(TURN));
                     Group::<W, P, 1>::new(Tile::of(w, index), x, row, turn, values).run(s);
                 }
             }

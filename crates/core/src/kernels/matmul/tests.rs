@@ -98,8 +98,8 @@ fn shares_of_threads_shrink_to_single_tiles() {
         ranges.map(|range| range.len()).collect::<Vec<_>>()
     };
     assert_eq!(shares(1), [36]);
-    assert_eq!(shares(2), [9, 6, 5, 4, 3, 2, 1, 1, 1, 1, 1, 1, 1]);
-    assert_eq!(shares(9), [[2].as_slice(), &[1; 34]].concat());
+    assert_eq!(shares(2), [13, 8, 5, 3, 2, 1, 1, 1, 1, 1]);
+    assert_eq!(shares(9), [[3].as_slice(), &[2; 5], &[1; 23]].concat());
 }
 
 /// Which instruction multiplies.
