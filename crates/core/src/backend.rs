@@ -145,5 +145,5 @@ pub trait Backend {
     ) -> Result<()>;
 
     /// Reads a tensor back, for comparisons.
-    fn read(&self, x: &Self::Tensor) -> Vec<f32>;
+    fn read(&self, x: &Self::Tensor) -> Result<Vec<f32>>;
 }

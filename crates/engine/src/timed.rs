@@ -157,7 +157,7 @@ impl<B: Backend> Backend for Timed<B> {
         self.time(Op::Head, |inner| inner.logits(x, rows, norm, output, logits))
     }
 
-    fn read(&self, x: &B::Tensor) -> Vec<f32> {
+    fn read(&self, x: &B::Tensor) -> Result<Vec<f32>> {
         self.inner.read(x)
     }
 }

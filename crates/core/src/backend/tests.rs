@@ -81,7 +81,7 @@ impl Layer {
             let [gate, up] = &self.gate_up;
             cpu.gated(&x, norm(1), Gate::Silu, [gate, up], &mut hidden).unwrap();
             cpu.linear_add(&hidden, &self.down, &mut x).unwrap();
-            stream.extend(cpu.read(&x));
+            stream.extend(cpu.read(&x).unwrap());
             cpu.logits(&x, 0..ids.len(), norm(2), &self.embedding, &mut logits).unwrap();
             all_logits.extend_from_slice(&logits);
         }
@@ -226,5 +226,5 @@ fn no_rows_are_no_work() {
     cpu.linear_add(&hidden, &layer.down, &mut x).unwrap();
     let mut logits = vec![1.0];
     cpu.logits(&x, 0..0, norm, &layer.embedding, &mut logits).unwrap();
-    assert!(logits.is_empty() && cpu.read(&x).is_empty());
+    assert!(logits.is_empty() && cpu.read(&x).unwrap().is_empty());
 }

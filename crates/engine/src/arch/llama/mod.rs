@@ -122,7 +122,7 @@ impl<B: Backend> Llama<B> {
             backend.gated(x, norm(&layer.ffn_norm), Gate::Silu, [&layer.gate, &layer.up], hidden)?;
             backend.linear_add(hidden, &layer.down, x)?;
             if let Some(observe) = &mut observer {
-                observe(i, backend.read(x));
+                observe(i, backend.read(x)?);
             }
         }
         if wanted.is_empty() {
