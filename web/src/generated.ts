@@ -30,6 +30,7 @@ export const ENGINE_ERROR_CODES = [
   'missing-tensor',
   'bad-shape',
   'out-of-memory',
+  'device',
   'isa-unavailable',
   'unknown-architecture',
   'bad-config',

@@ -31,6 +31,7 @@ pub fn everything() -> Result<()> {
     rust_tools()?;
     build(&apt)?;
     chromium(&apt)?;
+    vulkan(&apt)?;
     lint_tools()
 }
 
@@ -153,6 +154,20 @@ fn chromium(apt: &Apt) -> Result<()> {
     }
     need("chromium", "the wasm and end to end tests run in a real browser");
     apt.install(&["chromium"])
+}
+
+/// A Vulkan driver: a GPU's own, or one that computes on the CPU.
+fn vulkan(apt: &Apt) -> Result<()> {
+    let listed = |dir: &str| std::fs::read_dir(dir).is_ok_and(|mut files| files.next().is_some());
+    if ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"].into_iter().any(listed) {
+        have("a Vulkan driver");
+        return Ok(());
+    }
+    need(
+        "a Vulkan driver",
+        "the shaders are tested on a GPU, or on Mesa's lavapipe, which computes like one",
+    );
+    apt.install(&["mesa-vulkan-drivers", "libvulkan1"])
 }
 
 /// The browser that [`chromium`] found.

@@ -13,12 +13,13 @@ const SOURCES: [&str; 10] =
     ["Cargo.toml", ".md", ".rs", ".ts", ".tsx", ".mjs", ".js", ".css", ".html", ".wgsl"];
 
 /// Every crate with the crates of this workspace that it may use.
-const LAYERS: [(&str, &[&str]); 5] = [
+const LAYERS: [(&str, &[&str]); 6] = [
     ("testing", &[]),
     ("core", &[]),
     ("engine", &["lowbit-core"]),
     ("wasm", &["lowbit-core", "lowbit-engine"]),
-    ("cli", &["lowbit-core", "lowbit-engine"]),
+    ("gpu", &["lowbit-core"]),
+    ("cli", &["lowbit-core", "lowbit-engine", "lowbit-gpu"]),
 ];
 
 /// Where `unsafe` may stand.

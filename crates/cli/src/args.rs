@@ -32,6 +32,24 @@ pub struct ModelArgs {
     pub json: bool,
 }
 
+/// Where a model runs.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct DeviceArgs {
+    /// The device; a GPU computes with floats
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["isa", "threads", "act"])]
+    pub device: Device,
+}
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Device {
+    /// All cores of this machine
+    #[default]
+    Cpu,
+    /// The GPU of this machine, through Vulkan, Metal or DirectX 12
+    Gpu,
+}
+
 /// Reads a number of threads.
 pub fn threads() -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u8).range(1..).map(usize::from)

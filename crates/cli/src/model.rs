@@ -10,6 +10,7 @@ use lowbit_core::container::{Artifact, VERSION};
 use lowbit_core::simd::Isa;
 use lowbit_engine::oracle::Oracle;
 use lowbit_engine::{LoadOptions, Model, convert};
+use lowbit_gpu::{GpuBackend, Native};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -21,20 +22,26 @@ pub struct Source {
     read_s: f64,
 }
 
-/// A model on a device.
-pub struct Loaded<B: Backend> {
+/// A model on a device, and how it runs there.
+pub struct Loaded<B: Backend, D> {
     pub model: Model<B>,
     /// Seconds from the file to the device.
     pub load_s: f64,
-    pub device: Device,
+    pub device: D,
 }
 
-/// What a model runs on.
+/// How a model runs on the CPU.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
-pub struct Device {
+pub struct Cpu {
     pub isa: &'static str,
     pub threads: usize,
     pub act: Activations,
+}
+
+/// How a model runs on a GPU.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Gpu {
+    pub gpu: String,
 }
 
 /// Reads the model that the user named.
@@ -51,7 +58,7 @@ pub fn open(model: &str) -> Result<Source> {
 }
 
 /// Reads the model and moves it to the CPU.
-pub fn load(arguments: &ModelArgs) -> Result<Loaded<CpuBackend>> {
+pub fn load(arguments: &ModelArgs) -> Result<Loaded<CpuBackend, Cpu>> {
     open(&arguments.model)?.load(arguments)
 }
 
@@ -63,7 +70,7 @@ pub fn load_exact(arguments: &ModelArgs) -> Result<Model<Oracle>> {
 
 impl Source {
     /// Moves the model to the CPU.
-    pub fn load(&self, arguments: &ModelArgs) -> Result<Loaded<CpuBackend>> {
+    pub fn load(&self, arguments: &ModelArgs) -> Result<Loaded<CpuBackend, Cpu>> {
         self.load_on(arguments, |cpu| cpu)
     }
 
@@ -72,16 +79,26 @@ impl Source {
         &self,
         arguments: &ModelArgs,
         device: impl FnOnce(CpuBackend) -> B,
-    ) -> Result<Loaded<B>> {
+    ) -> Result<Loaded<B, Cpu>> {
         let start = Instant::now();
         let act = arguments.act.unwrap_or(self.artifact.header().manifest.activations);
         let isa = arguments.isa.unwrap_or_else(Isa::best);
         let backend =
             CpuBackend::new(isa, arguments.threads.unwrap_or_else(lowbit_core::parallel::cores), act)?;
-        let runs_on = Device { isa: isa.name(), threads: backend.threads(), act };
+        let runs_on = Cpu { isa: isa.name(), threads: backend.threads(), act };
         let options = LoadOptions { context: arguments.context };
         let model = Model::load(&self.artifact, device(backend), options)?;
         Ok(Loaded { model, load_s: self.read_s + start.elapsed().as_secs_f64(), device: runs_on })
+    }
+
+    /// Moves the model to the GPU of this machine.
+    pub fn load_on_gpu(&self, arguments: &ModelArgs) -> Result<Loaded<GpuBackend<Native>, Gpu>> {
+        let start = Instant::now();
+        let native = Native::new()?;
+        let device = Gpu { gpu: native.name().to_owned() };
+        let options = LoadOptions { context: arguments.context };
+        let model = Model::load(&self.artifact, GpuBackend::new(native), options)?;
+        Ok(Loaded { model, load_s: self.read_s + start.elapsed().as_secs_f64(), device })
     }
 
     /// Bytes of all packed matrices.

@@ -77,6 +77,14 @@ pub enum Error {
         /// What the user can do.
         hint: String,
     },
+    /// A device, such as a GPU, that is not there or has failed.
+    #[error("{device}: {problem}")]
+    Device {
+        /// What kind of device.
+        device: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// A requested ISA that this machine does not have.
     #[error("{0}")]
     Isa(String),
@@ -119,6 +127,7 @@ impl Error {
             Self::MissingTensor { .. } => "missing-tensor",
             Self::Shape { .. } => "bad-shape",
             Self::OutOfMemory { .. } => "out-of-memory",
+            Self::Device { .. } => "device",
             Self::Isa(_) => "isa-unavailable",
         }
     }

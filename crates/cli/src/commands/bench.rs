@@ -72,7 +72,7 @@ impl Bench {
     fn measure<B: Backend>(
         &self,
         source: &model::Source,
-        mut loaded: model::Loaded<B>,
+        mut loaded: model::Loaded<B, model::Cpu>,
         spent: impl Fn(&B) -> Vec<(Op, Duration)>,
     ) -> Result<()> {
         let weight_bytes = source.matrix_bytes();

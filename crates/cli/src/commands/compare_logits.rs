@@ -1,6 +1,6 @@
 //! `lowbit compare-logits`: how far the logits after a prompt are from a reference.
 
-use crate::args::{ModelArgs, PromptArgs};
+use crate::args::{Device, DeviceArgs, ModelArgs, PromptArgs};
 use crate::compare::Distance;
 use crate::error::{Error, Result};
 use crate::{model, npy, output};
@@ -15,18 +15,23 @@ pub struct CompareLogits {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
     prompt: PromptArgs,
     /// Run the f32 reference backend instead: exact, and slow
-    #[arg(long, conflicts_with_all = ["isa", "threads", "act"])]
+    #[arg(long, conflicts_with_all = ["isa", "threads", "act", "device"])]
     exact: bool,
 }
 
 impl CompareLogits {
     pub fn run(&self) -> Result<()> {
         let expected = npy::read_f32(&self.file)?;
-        let found = match self.exact {
-            true => self.logits(&mut model::load_exact(&self.model)?)?,
-            false => self.logits(&mut model::load(&self.model)?.model)?,
+        let found = match (self.exact, self.device.device) {
+            (true, _) => self.logits(&mut model::load_exact(&self.model)?)?,
+            (_, Device::Cpu) => self.logits(&mut model::load(&self.model)?.model)?,
+            (_, Device::Gpu) => {
+                self.logits(&mut model::open(&self.model.model)?.load_on_gpu(&self.model)?.model)?
+            }
         };
         if expected.len() != found.len() {
             return Err(Error::Reference {

@@ -1,8 +1,10 @@
 //! `lowbit run`: one answer.
 
-use crate::args::{AnswerArgs, ModelArgs, PromptArgs};
+use crate::args::{AnswerArgs, Device, DeviceArgs, ModelArgs, PromptArgs};
 use crate::error::Result;
+use crate::model::Loaded;
 use crate::{answer, model, output};
+use lowbit_core::backend::Backend;
 use lowbit_engine::Generation;
 
 #[derive(clap::Args)]
@@ -10,13 +12,15 @@ pub struct Run {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
     prompt: PromptArgs,
     #[command(flatten)]
     answer: AnswerArgs,
 }
 
 #[derive(serde::Serialize)]
-struct Report<'a> {
+struct Report<'a, D> {
     tokens: &'a [u32],
     text: &'a str,
     finish_reason: lowbit_engine::FinishReason,
@@ -24,12 +28,19 @@ struct Report<'a> {
     stats: lowbit_engine::Stats,
     load_s: f64,
     #[serde(flatten)]
-    device: model::Device,
+    device: D,
 }
 
 impl Run {
     pub fn run(&self) -> Result<()> {
-        let mut loaded = model::load(&self.model)?;
+        let source = model::open(&self.model.model)?;
+        match self.device.device {
+            Device::Cpu => self.answer(source.load(&self.model)?),
+            Device::Gpu => self.answer(source.load_on_gpu(&self.model)?),
+        }
+    }
+
+    fn answer<B: Backend>(&self, mut loaded: Loaded<B, impl serde::Serialize>) -> Result<()> {
         let model = &mut loaded.model;
         let prompt = self.prompt.encode(model)?;
         let mut session = model.session()?;

@@ -98,6 +98,11 @@ impl Rng {
     }
 }
 
+/// A matrix of deterministic weights, as [`check`] uses them: its padded columns have NaN scales.
+pub fn sample(format: Format, n: usize, k: usize, seed: u64) -> PackedMatrix {
+    matrix(format, n, k, Fill::Random, &mut Rng(seed | 1))
+}
+
 /// A matrix whose padded columns have NaN scales: no result may depend on them.
 pub(crate) fn matrix(format: Format, n: usize, k: usize, fill: Fill, rng: &mut Rng) -> PackedMatrix {
     let blocks = k.div_ceil(BLOCK_K);

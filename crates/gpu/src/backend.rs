@@ -1,0 +1,379 @@
+//! The op set of models on a GPU: every op adds dispatches to a plan, which runs when its result is wanted.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use crate::executor::Executor;
+use crate::memory::{Kv, Matrix, Rope, Tensor, Vector};
+use crate::plan::{BufferId, Cost, Dispatch, Plan};
+use crate::shader::Shader;
+use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
+use lowbit_core::{Error, PackedMatrix, Result};
+
+/// Rows of a workgroup where there are several.
+const ROWS: usize = 4;
+/// The longest head that the attention shader takes.
+const MAX_HEAD_DIM: usize = 512;
+
+/// A GPU as a backend.
+pub struct GpuBackend<E> {
+    inner: RefCell<Inner<E>>,
+}
+
+struct Inner<E> {
+    executor: E,
+    /// What has been asked for and not yet run.
+    plan: Plan,
+    /// The position of the first row of the step.
+    pos: usize,
+    ids: Tensor,
+    normed: Tensor,
+    qkv: Tensor,
+    logits: Tensor,
+    last: Plan,
+}
+
+impl<E: Executor> GpuBackend<E> {
+    /// The backend on a device.
+    pub fn new(executor: E) -> Self {
+        let tensor = Tensor::default;
+        let (ids, normed, qkv, logits) = (tensor(), tensor(), tensor(), tensor());
+        let (plan, last) = (Plan::default(), Plan::default());
+        Self { inner: RefCell::new(Inner { executor, plan, pos: 0, ids, normed, qkv, logits, last }) }
+    }
+
+    /// The plan that ran last.
+    pub fn last_plan(&self) -> Plan {
+        self.inner.borrow().last.clone()
+    }
+}
+
+impl<E: Executor> Inner<E> {
+    /// Runs what has been asked for.
+    fn flush(&mut self) -> Result<()> {
+        let plan = std::mem::take(&mut self.plan);
+        if plan.dispatches.is_empty() {
+            return Ok(());
+        }
+        self.executor.run(&plan, word(self.pos)?)?;
+        self.last = plan;
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        shader: Shader,
+        params: &[u32],
+        buffers: &[BufferId],
+        workgroups: [usize; 2],
+        cost: Cost,
+    ) {
+        let workgroups = workgroups.map(|n| n as u32);
+        let (params, buffers) = (params.to_vec(), buffers.to_vec());
+        self.plan.dispatches.push(Dispatch { shader, params, buffers, workgroups, cost });
+    }
+
+    /// `normed = norm(x)` for some rows of `x`.
+    fn normalise(&mut self, x: &Tensor, rows: Range<usize>, norm: Norm<'_, Vector>) -> Result<()> {
+        if norm.weight.len != x.width {
+            return shape("norm", format!("{} weights for rows of {}", norm.weight.len, x.width));
+        }
+        let normed = self.normed.resize(&mut self.executor, rows.len(), x.width)?;
+        let params = [x.width as u32, x.stride() as u32, rows.start as u32, norm.eps.to_bits()];
+        let others = 2 * self.normed.bytes() + norm.weight.len as u64 * 4;
+        let cost = Cost { others, ..Cost::default() };
+        let buffers = [x.buffer()?, normed, norm.weight.buffer];
+        self.push(Shader::RmsNorm, &params, &buffers, [rows.len(), 1], cost);
+        Ok(())
+    }
+
+    /// The products of `x` and one matrix, which go to column `at` of `out` and those after it.
+    fn linear(&mut self, x: &Tensor, matrix: &Matrix, out: &Tensor, at: usize, add: bool) -> Result<()> {
+        fits(x, matrix)?;
+        let rows = row_group(x.rows);
+        for part in &matrix.parts {
+            let shader = Shader::Linear { format: matrix.format, rows: rows as u32, add };
+            let params = linear_params(&[matrix.words(part, at)], x, matrix.blocks(), out);
+            let cost = product_cost(x, part.bytes, out, (part.tiles * 16).min(matrix.n) * matrix.k);
+            let buffers = [x.buffer()?, out.buffer()?, part.buffer];
+            self.push(shader, &params, &buffers, [part.tiles, x.rows.div_ceil(rows)], cost);
+        }
+        Ok(())
+    }
+
+    /// The products of the normalised rows and the three matrices, side by side, in `qkv`.
+    fn qkv(&mut self, matrices: [&Matrix; 3]) -> Result<()> {
+        let x = std::mem::take(&mut self.normed);
+        let mut out = std::mem::take(&mut self.qkv);
+        let [q, k, v] = matrices;
+        let starts = [0, q.n, q.n + k.n];
+        for matrix in matrices {
+            fits(&x, matrix)?;
+        }
+        out.resize(&mut self.executor, x.rows, q.n + k.n + v.n)?;
+        if let (Some(a), Some(b), Some(c)) = (q.whole(), k.whole(), v.whole()) {
+            let rows = row_group(x.rows);
+            let formats = matrices.map(|matrix| matrix.format);
+            let words = [q.words(a, starts[0]), k.words(b, starts[1]), v.words(c, starts[2])];
+            let params = linear_params(&words, &x, q.blocks(), &out);
+            let cost = product_cost(&x, a.bytes + b.bytes + c.bytes, &out, out.width * x.width);
+            let buffers = [x.buffer()?, out.buffer()?, a.buffer, b.buffer, c.buffer];
+            let workgroups = [a.tiles + b.tiles + c.tiles, x.rows.div_ceil(rows)];
+            self.push(Shader::Qkv { formats, rows: rows as u32 }, &params, &buffers, workgroups, cost);
+        } else {
+            for (matrix, at) in matrices.into_iter().zip(starts) {
+                self.linear(&x, matrix, &out, at, false)?;
+            }
+        }
+        (self.normed, self.qkv) = (x, out);
+        Ok(())
+    }
+}
+
+/// The parameters of a product with up to three matrices.
+fn linear_params(matrices: &[[u32; 8]], x: &Tensor, blocks: usize, out: &Tensor) -> Vec<u32> {
+    let mut params = matrices.as_flattened().to_vec();
+    params.resize(24, 0);
+    params.extend([x.rows, blocks, out.stride(), 0].map(|n| n as u32));
+    params
+}
+
+fn product_cost(x: &Tensor, weights: u64, out: &Tensor, macs: usize) -> Cost {
+    Cost { weights, others: x.bytes() + out.bytes(), macs: macs as u64 * x.rows as u64 }
+}
+
+fn row_group(rows: usize) -> usize {
+    if rows == 1 { 1 } else { ROWS }
+}
+
+fn fits(x: &Tensor, matrix: &Matrix) -> Result<()> {
+    if x.width == matrix.k {
+        return Ok(());
+    }
+    shape("rows", format!("{} values for a matrix of {} inputs", x.width, matrix.k))
+}
+
+fn word(n: usize) -> Result<u32> {
+    u32::try_from(n).or_else(|_| shape("GPU", format!("{n} is beyond 32 bits")))
+}
+
+fn shape<T>(what: &str, problem: String) -> Result<T> {
+    Err(Error::Shape { what: what.into(), problem })
+}
+
+impl<E: Executor> Backend for GpuBackend<E> {
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Rope = Rope;
+    type Tensor = Tensor;
+    type Kv = Kv;
+
+    fn matrix(&self, matrix: PackedMatrix) -> Result<Matrix> {
+        Matrix::upload(&mut self.inner.borrow_mut().executor, &matrix)
+    }
+
+    fn vector(&self, values: Vec<f32>) -> Result<Vector> {
+        let executor = &mut self.inner.borrow_mut().executor;
+        let buffer = executor.buffer("parameters", values.len() as u64 * 4)?;
+        executor.write(buffer, bytemuck::cast_slice(&values));
+        Ok(Vector { buffer, len: values.len() })
+    }
+
+    fn rope(&self, table: RopeTable) -> Result<Rope> {
+        let RopeTable { style, head_dim, mut cos, sin } = table;
+        let positions = cos.len() / (head_dim / 2).max(1);
+        cos.extend(sin);
+        let Vector { buffer, .. } = self.vector(cos)?;
+        Ok(Rope { buffer, head_dim, positions, half_style: style == RopeStyle::Half })
+    }
+
+    fn tensor(&self) -> Tensor {
+        Tensor::default()
+    }
+
+    fn kv(&self, shape_: AttentionShape, capacity: usize) -> Result<Kv> {
+        let AttentionShape { n_heads, n_kv_heads, head_dim } = shape_;
+        if n_kv_heads == 0 || n_heads % n_kv_heads != 0 || head_dim % 2 != 0 || head_dim > MAX_HEAD_DIM {
+            let problem = format!(
+                "{n_heads} heads of {head_dim} over {n_kv_heads}; heads are even and at most {MAX_HEAD_DIM}"
+            );
+            return shape("attention on the GPU", problem);
+        }
+        let executor = &mut self.inner.borrow_mut().executor;
+        let bytes = n_kv_heads as u64 * capacity as u64 * head_dim as u64 * 2;
+        let (keys, values) = (executor.buffer("keys", bytes)?, executor.buffer("values", bytes)?);
+        Ok(Kv { shape: shape_, capacity, keys, values })
+    }
+
+    fn embed(&mut self, table: &Matrix, ids: &[u32], x: &mut Tensor) -> Result<()> {
+        let inner = self.inner.get_mut();
+        inner.flush()?;
+        let words = inner.ids.resize(&mut inner.executor, 1, ids.len())?;
+        inner.executor.write(words, bytemuck::cast_slice(ids));
+        let out = x.resize(&mut inner.executor, ids.len(), table.k)?;
+        for part in &table.parts {
+            let mut params = table.words(part, 0).to_vec();
+            params.extend([ids.len(), table.blocks(), table.k, x.stride()].map(|n| n as u32));
+            let row = part.bytes / (part.tiles as u64 * 16);
+            let cost = Cost { others: row * ids.len() as u64 + x.bytes(), ..Cost::default() };
+            let workgroups = [table.k.div_ceil(4 * 64), ids.len()];
+            inner.push(Shader::Embed(table.format), &params, &[words, out, part.buffer], workgroups, cost);
+        }
+        Ok(())
+    }
+
+    fn attention_input(
+        &mut self,
+        x: &Tensor,
+        norm: Norm<'_, Vector>,
+        qkv: [&Matrix; 3],
+        rope: &Rope,
+        pos: usize,
+        kv: &mut Kv,
+        queries: &mut Tensor,
+    ) -> Result<()> {
+        let AttentionShape { n_heads, n_kv_heads, head_dim } = kv.shape;
+        let (width, kv_width) = (n_heads * head_dim, n_kv_heads * head_dim);
+        if qkv.map(|matrix| matrix.n) != [width, kv_width, kv_width] || rope.head_dim != head_dim {
+            return shape(
+                "attention",
+                format!("matrices of {:?} for heads {:?}", qkv.map(|m| m.n), kv.shape),
+            );
+        }
+        if pos.checked_add(x.rows).is_none_or(|end| end > rope.positions.min(kv.capacity)) {
+            return shape("attention", format!("{} rows at {pos} for a cache of {}", x.rows, kv.capacity));
+        }
+        let inner = self.inner.get_mut();
+        inner.pos = pos;
+        inner.normalise(x, 0..x.rows, norm)?;
+        inner.qkv(qkv)?;
+        let out = queries.resize(&mut inner.executor, x.rows, width)?;
+        let half_style = usize::from(rope.half_style);
+        let (from, to) = (inner.qkv.stride(), queries.stride());
+        let params = [
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            half_style,
+            x.rows,
+            from,
+            to,
+            kv.capacity,
+            rope.positions,
+            0,
+            0,
+            0,
+        ];
+        let cost = Cost { others: 2 * inner.qkv.bytes(), ..Cost::default() };
+        let buffers = [inner.qkv.buffer()?, out, kv.keys, kv.values, rope.buffer];
+        let invocations = (n_heads + 2 * n_kv_heads) * head_dim / 2;
+        let workgroups = [invocations.div_ceil(64), x.rows];
+        inner.push(Shader::RopeAppend, &params.map(|n| n as u32), &buffers, workgroups, cost);
+        Ok(())
+    }
+
+    fn attention(&mut self, queries: &Tensor, kv: &Kv, pos: usize, out: &mut Tensor) -> Result<()> {
+        let inner = self.inner.get_mut();
+        let AttentionShape { n_heads, n_kv_heads, head_dim } = kv.shape;
+        if queries.width != n_heads * head_dim || pos != inner.pos {
+            return shape(
+                "attention",
+                format!("queries of {} at {pos} for heads {:?}", queries.width, kv.shape),
+            );
+        }
+        let to = out.resize(&mut inner.executor, queries.rows, queries.width)?;
+        let sizes = [n_heads, n_kv_heads, head_dim, kv.capacity, queries.stride(), out.stride()];
+        let mut params = sizes.map(|n| n as u32).to_vec();
+        params.extend([(1.0 / (head_dim as f32).sqrt()).to_bits(), 0]);
+        let cached = (pos + queries.rows) * n_kv_heads * head_dim * 4;
+        let cost = Cost { others: queries.bytes() + out.bytes() + cached as u64, ..Cost::default() };
+        let buffers = [queries.buffer()?, to, kv.keys, kv.values];
+        inner.push(Shader::Attention, &params, &buffers, [n_heads, queries.rows], cost);
+        Ok(())
+    }
+
+    fn linear_add(&mut self, y: &Tensor, matrix: &Matrix, x: &mut Tensor) -> Result<()> {
+        if x.rows != y.rows || x.width != matrix.n {
+            return shape("linear", format!("{} x {} plus {} x {}", x.rows, x.width, y.rows, matrix.n));
+        }
+        self.inner.get_mut().linear(y, matrix, x, 0, true)
+    }
+
+    fn gated(
+        &mut self,
+        x: &Tensor,
+        norm: Norm<'_, Vector>,
+        act: Gate,
+        gate_up: [&Matrix; 2],
+        out: &mut Tensor,
+    ) -> Result<()> {
+        let [gate, up] = gate_up;
+        if gate.n != up.n {
+            return shape("gated", format!("{} gates for {} values", gate.n, up.n));
+        }
+        let inner = self.inner.get_mut();
+        inner.normalise(x, 0..x.rows, norm)?;
+        let x = std::mem::take(&mut inner.normed);
+        fits(&x, gate)?;
+        fits(&x, up)?;
+        let to = out.resize(&mut inner.executor, x.rows, gate.n)?;
+        let (rows, formats) = (row_group(x.rows), [gate.format, up.format]);
+        let shader = Shader::Gated { formats, rows: rows as u32, gelu: act == Gate::GeluTanh };
+        let same = |(a, b): (&crate::memory::Part, &crate::memory::Part)| a.tiles == b.tiles;
+        if gate.parts.len() != up.parts.len() || !gate.parts.iter().zip(&up.parts).all(same) {
+            return shape(
+                "gated on the GPU",
+                "matrices of different formats, each too large for one binding".into(),
+            );
+        }
+        for (a, b) in gate.parts.iter().zip(&up.parts) {
+            let words = [gate.words(a, 0), up.words(b, 0)];
+            let params = linear_params(&words, &x, gate.blocks(), out);
+            let cost = product_cost(&x, a.bytes + b.bytes, out, 2 * (a.tiles * 16).min(gate.n) * x.width);
+            let workgroups = [a.tiles, x.rows.div_ceil(rows)];
+            inner.push(shader, &params, &[x.buffer()?, to, a.buffer, b.buffer], workgroups, cost);
+        }
+        inner.normed = x;
+        Ok(())
+    }
+
+    fn logits(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        norm: Norm<'_, Vector>,
+        output: &Matrix,
+        logits: &mut Vec<f32>,
+    ) -> Result<()> {
+        if rows.start > rows.end || rows.end > x.rows {
+            return shape("logits", format!("rows {rows:?} of {}", x.rows));
+        }
+        logits.clear();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let inner = self.inner.get_mut();
+        inner.normalise(x, rows.clone(), norm)?;
+        let normed = std::mem::take(&mut inner.normed);
+        let mut out = std::mem::take(&mut inner.logits);
+        out.resize(&mut inner.executor, rows.len(), output.n)?;
+        inner.linear(&normed, output, &out, 0, false)?;
+        inner.flush()?;
+        *logits = rows_of(&mut inner.executor, &out)?;
+        (inner.normed, inner.logits) = (normed, out);
+        Ok(())
+    }
+
+    fn read(&self, x: &Tensor) -> Result<Vec<f32>> {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.flush()?;
+        rows_of(&mut inner.executor, x)
+    }
+}
+
+/// The rows of a tensor without their padding.
+fn rows_of(executor: &mut impl Executor, x: &Tensor) -> Result<Vec<f32>> {
+    let bytes = executor.read(x.buffer()?, x.bytes())?;
+    let values: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+    Ok(values.chunks_exact(x.stride()).flat_map(|row| &row[..x.width]).copied().collect())
+}

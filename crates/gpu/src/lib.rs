@@ -1,0 +1,27 @@
+//! Models on the GPU.
+//!
+//! ```text
+//! Model<GpuBackend<E>> --ops--> Plan (shaders, bindings, sizes: plain data) --Executor--> logits
+//! ```
+//!
+//! [`GpuBackend`] turns the ops of a forward pass into a [`Plan`] and hands it to an [`Executor`] when the logits are
+//! wanted. A plan names neither the position nor the token, so that the plan of a token is that of the last one: an
+//! executor keeps it ready. The planes of an artifact are read as they lie.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod backend;
+mod executor;
+mod memory;
+#[cfg(not(target_family = "wasm"))]
+mod native;
+mod plan;
+mod shader;
+
+pub use backend::GpuBackend;
+pub use executor::{Executor, MAX_BINDING};
+pub use memory::{Kv, Matrix, Rope, Tensor, Vector};
+#[cfg(not(target_family = "wasm"))]
+pub use native::Native;
+pub use plan::{BufferId, Cost, Dispatch, Plan};
+pub use shader::Shader;

@@ -1,0 +1,159 @@
+//! What lies in the GPU's memory.
+
+use crate::executor::{Executor, MAX_BINDING};
+use crate::plan::BufferId;
+use lowbit_core::backend::AttentionShape;
+use lowbit_core::format::{BLOCK_K, Format, PackedMatrix, TILE_N};
+use lowbit_core::{Error, Result};
+
+/// A packed matrix: its planes as they lie in the artifact, cut between tiles where one binding cannot hold them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    /// The format of the codes and scales.
+    pub format: Format,
+    /// Output features.
+    pub n: usize,
+    /// Input features.
+    pub k: usize,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// Some tiles of a matrix in one buffer: plane after plane.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Part {
+    pub buffer: BufferId,
+    pub first_tile: usize,
+    pub tiles: usize,
+    /// Where the planes W, X, S and M begin, in words.
+    pub planes: [u32; 4],
+    pub bytes: u64,
+}
+
+impl Matrix {
+    /// Copies a matrix to the GPU.
+    pub(crate) fn upload(executor: &mut impl Executor, matrix: &PackedMatrix) -> Result<Self> {
+        let PackedMatrix { format, n, k, w, x, s, m } = matrix;
+        let planes: [&[u8]; 4] = [w, x, s, m];
+        let tiles = matrix.tiles();
+        let tile_bytes = planes.map(|plane| plane.len() / tiles);
+        let most = MAX_BINDING as usize / tile_bytes.iter().sum::<usize>().max(1);
+        if most == 0 {
+            let problem =
+                format!("a tile of a {n} x {k} matrix is larger than a binding of {MAX_BINDING} bytes");
+            return Err(Error::Shape { what: "GPU".into(), problem });
+        }
+        let mut parts = Vec::new();
+        let mut bytes = Vec::new();
+        for first_tile in (0..tiles).step_by(most) {
+            let tiles = most.min(tiles - first_tile);
+            bytes.clear();
+            let mut starts = [0; 4];
+            for ((plane, tile), start) in planes.iter().zip(tile_bytes).zip(&mut starts) {
+                *start = (bytes.len() / 4) as u32;
+                bytes.extend_from_slice(&plane[first_tile * tile..][..tiles * tile]);
+            }
+            let buffer = executor.buffer("weights", bytes.len() as u64)?;
+            executor.write(buffer, &bytes);
+            parts.push(Part { buffer, first_tile, tiles, planes: starts, bytes: bytes.len() as u64 });
+        }
+        Ok(Self { format: *format, n: *n, k: *k, parts })
+    }
+
+    /// The only part, where there is only one.
+    pub(crate) fn whole(&self) -> Option<&Part> {
+        if let [part] = self.parts.as_slice() { Some(part) } else { None }
+    }
+
+    /// Blocks of a row.
+    pub(crate) fn blocks(&self) -> usize {
+        self.k.div_ceil(BLOCK_K)
+    }
+
+    /// What shaders read of a part whose columns go to column `at` of a row of the output and those after it.
+    pub(crate) fn words(&self, part: &Part, at: usize) -> [u32; 8] {
+        let [w, x, s, m] = part.planes;
+        [w, x, s, m, part.tiles as u32, self.n as u32, at as u32, part.first_tile as u32]
+    }
+}
+
+/// A vector of parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vector {
+    pub(crate) buffer: BufferId,
+    pub(crate) len: usize,
+}
+
+/// A rotary table: cosines `[position][head_dim / 2]`, then sines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    pub(crate) buffer: BufferId,
+    pub(crate) head_dim: usize,
+    pub(crate) positions: usize,
+    pub(crate) half_style: bool,
+}
+
+/// The keys and the values of one layer: `[kv_head][position][head_dim]` halves each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kv {
+    pub(crate) shape: AttentionShape,
+    pub(crate) capacity: usize,
+    pub(crate) keys: BufferId,
+    pub(crate) values: BufferId,
+}
+
+/// Activations `[rows][width]`. A row takes a whole number of blocks; what pads it is zero.
+#[derive(Debug, Default)]
+pub struct Tensor {
+    buffer: Option<BufferId>,
+    /// Rows there is room for.
+    room: usize,
+    pub(crate) rows: usize,
+    pub(crate) width: usize,
+}
+
+impl Tensor {
+    /// Gives it a shape; what it holds is not defined, except for the padding.
+    pub(crate) fn resize(
+        &mut self,
+        executor: &mut impl Executor,
+        rows: usize,
+        width: usize,
+    ) -> Result<BufferId> {
+        if self.width == width
+            && rows <= self.room
+            && let Some(buffer) = self.buffer
+        {
+            self.rows = rows;
+            return Ok(buffer);
+        }
+        if let Some(buffer) = self.buffer.take() {
+            executor.free(buffer);
+        }
+        let bytes = rows as u64 * padded(width) as u64 * 4;
+        let buffer = executor.buffer("activations", bytes)?;
+        *self = Self { buffer: Some(buffer), room: rows, rows, width };
+        Ok(buffer)
+    }
+
+    /// Where it lies, once it has a shape.
+    pub(crate) fn buffer(&self) -> Result<BufferId> {
+        self.buffer.ok_or_else(|| Error::Shape {
+            what: "GPU".into(),
+            problem: "a tensor that nothing was written to".into(),
+        })
+    }
+
+    /// Floats from row to row.
+    pub(crate) fn stride(&self) -> usize {
+        padded(self.width)
+    }
+
+    /// Bytes of its rows.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rows as u64 * self.stride() as u64 * 4
+    }
+}
+
+fn padded(width: usize) -> usize {
+    width.next_multiple_of(BLOCK_K.max(TILE_N))
+}

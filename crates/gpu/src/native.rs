@@ -1,0 +1,272 @@
+//! Plans on the GPUs of the system: Vulkan, Metal or DirectX 12, by way of `wgpu`.
+
+use std::collections::HashMap;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::executor::{Executor, MAX_BINDING};
+use crate::plan::{BufferId, Dispatch, Plan};
+use crate::shader::Shader;
+use lowbit_core::{Error, Result};
+use wgpu::{BindGroup, Buffer, BufferUsages, ComputePipeline, Device, Queue};
+
+/// Where a device wants the parameters of a dispatch to begin.
+const PARAMS_ALIGN: usize = 256;
+/// Plans that are kept ready to run.
+const KEPT: usize = 4;
+
+/// A GPU of the system.
+pub struct Native {
+    info: wgpu::AdapterInfo,
+    device: Device,
+    queue: Queue,
+    buffers: Vec<Option<Buffer>>,
+    pipelines: HashMap<Shader, ComputePipeline>,
+    /// What changes from step to step.
+    step: Buffer,
+    /// The plans that ran last, the latest at the end.
+    ready: Vec<Ready>,
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+/// A plan with its bind groups.
+struct Ready {
+    plan: Plan,
+    runs: Vec<Run>,
+}
+
+struct Run {
+    pipeline: ComputePipeline,
+    bindings: BindGroup,
+    workgroups: [u32; 2],
+}
+
+impl Native {
+    /// The system's most powerful GPU, or, where there is none, what computes like one.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when there is neither.
+    pub fn new() -> Result<Self> {
+        pollster::block_on(Self::open())
+    }
+
+    async fn open() -> Result<Self> {
+        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+        let options = wgpu::RequestAdapterOptions {
+            power_preference: wgpu::PowerPreference::HighPerformance,
+            ..Default::default()
+        };
+        let hint = "install its Vulkan driver, or run on the CPU";
+        let adapter = instance
+            .request_adapter(&options)
+            .await
+            .map_err(|error| device_error(format!("no GPU can be used ({error}); {hint}")))?;
+        // The default limits, which every WebGPU device has: what runs here runs everywhere.
+        let (device, queue) = adapter
+            .request_device(&wgpu::DeviceDescriptor { label: Some("lowbit"), ..Default::default() })
+            .await
+            .map_err(|error| device_error(format!("{}: {error}", adapter.get_info().name)))?;
+        let failure = Arc::new(Mutex::new(None));
+        let first = failure.clone();
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&first, error.to_string())));
+        let first = failure.clone();
+        device.set_device_lost_callback(move |_, reason| {
+            note(&first, format!("the device was lost: {reason}"))
+        });
+        let step = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("step"),
+            size: 16,
+            usage: BufferUsages::UNIFORM | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let (buffers, pipelines, ready) = (Vec::new(), HashMap::new(), Vec::new());
+        Ok(Self { info: adapter.get_info(), device, queue, buffers, pipelines, step, ready, failure })
+    }
+
+    /// What the GPU is called.
+    pub fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    /// The first error that the device has reported.
+    fn check(&self) -> Result<()> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.clone().map_or(Ok(()), |problem| Err(device_error(format!("{}: {problem}", self.info.name))))
+    }
+
+    fn get(&self, buffer: BufferId) -> Result<&Buffer> {
+        let found = self.buffers.get(buffer.0 as usize).and_then(Option::as_ref);
+        found.ok_or_else(|| device_error(format!("there is no buffer {}", buffer.0)))
+    }
+
+    fn pipeline(&mut self, shader: Shader) -> ComputePipeline {
+        let make = || {
+            let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
+                label: Some(&shader.to_string()),
+                source: wgpu::ShaderSource::Wgsl(shader.source().into()),
+            });
+            self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(&shader.to_string()),
+                layout: None,
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: Default::default(),
+                cache: None,
+            })
+        };
+        self.pipelines.entry(shader).or_insert_with(make).clone()
+    }
+
+    /// The plan's place in `ready`, at the end.
+    fn prepare(&mut self, plan: &Plan) -> Result<&Ready> {
+        match self.ready.iter().position(|ready| ready.plan.is_same(plan)) {
+            Some(at) => {
+                let ready = self.ready.remove(at);
+                self.ready.push(ready);
+            }
+            None => {
+                if self.ready.len() == KEPT {
+                    self.ready.remove(0);
+                }
+                let runs = self.bind(plan)?;
+                self.ready.push(Ready { plan: plan.clone(), runs });
+            }
+        }
+        self.ready.last().ok_or_else(|| device_error("no plan is ready".to_owned()))
+    }
+
+    fn bind(&mut self, plan: &Plan) -> Result<Vec<Run>> {
+        let mut params = Vec::new();
+        for Dispatch { params: words, .. } in &plan.dispatches {
+            params.resize(params.len().next_multiple_of(PARAMS_ALIGN), 0);
+            params.extend_from_slice(bytemuck::cast_slice(words));
+        }
+        let size = (params.len() as u64).next_multiple_of(4).max(4);
+        let all = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("params"),
+            size,
+            usage: BufferUsages::UNIFORM | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        self.queue.write_buffer(&all, 0, &params);
+        let mut offset = 0;
+        let mut runs = Vec::with_capacity(plan.dispatches.len());
+        for Dispatch { shader, params, buffers, workgroups, .. } in &plan.dispatches {
+            let pipeline = self.pipeline(*shader);
+            let bytes = params.len() as u64 * 4;
+            offset = u64::next_multiple_of(offset, PARAMS_ALIGN as u64);
+            let params = wgpu::BufferBinding { buffer: &all, offset, size: wgpu::BufferSize::new(bytes) };
+            offset += bytes;
+            let mut resources = vec![wgpu::BindingResource::Buffer(params)];
+            if shader.reads_step() {
+                resources.push(self.step.as_entire_binding());
+            }
+            for buffer in buffers {
+                resources.push(self.get(*buffer)?.as_entire_binding());
+            }
+            let entries =
+                (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource });
+            let bindings = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: Some(&shader.to_string()),
+                layout: &pipeline.get_bind_group_layout(0),
+                entries: &entries.collect::<Vec<_>>(),
+            });
+            runs.push(Run { pipeline, bindings, workgroups: *workgroups });
+        }
+        Ok(runs)
+    }
+}
+
+impl Executor for Native {
+    fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
+        if bytes > MAX_BINDING {
+            let problem = format!("{bytes} bytes of {what}, at most {MAX_BINDING} fit one buffer");
+            return Err(Error::Shape { what: "GPU".into(), problem });
+        }
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(what),
+            size: bytes.next_multiple_of(16).max(16),
+            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        if pollster::block_on(scope.pop()).is_some() {
+            return Err(Error::OutOfMemory {
+                what: format!("GPU {}", self.info.name),
+                needed: format!("{bytes} bytes of {what}"),
+                hint: "use a smaller model or a shorter context, or run on the CPU".into(),
+            });
+        }
+        let free = self.buffers.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.buffers.push(None);
+            self.buffers.len() - 1
+        });
+        self.buffers[at] = Some(buffer);
+        Ok(BufferId(at as u32))
+    }
+
+    fn free(&mut self, buffer: BufferId) {
+        // Plans that are ready hold the buffer; one with the same name must not be taken for them.
+        self.ready.retain(|ready| ready.plan.dispatches.iter().all(|run| !run.buffers.contains(&buffer)));
+        if let Some(slot) = self.buffers.get_mut(buffer.0 as usize) {
+            *slot = None;
+        }
+    }
+
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
+        if let Ok(buffer) = self.get(buffer) {
+            self.queue.write_buffer(buffer, 0, bytes);
+        }
+    }
+
+    fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
+        self.queue.write_buffer(&self.step, 0, bytemuck::cast_slice(&[pos, 0, 0, 0]));
+        let mut encoder =
+            self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("step") });
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            for Run { pipeline, bindings, workgroups: [x, y] } in &self.prepare(plan)?.runs {
+                pass.set_pipeline(pipeline);
+                pass.set_bind_group(0, bindings, &[]);
+                pass.dispatch_workgroups(*x, *y, 1);
+            }
+        }
+        self.queue.submit([encoder.finish()]);
+        self.check()
+    }
+
+    fn read(&mut self, buffer: BufferId, bytes: u64) -> Result<Vec<u8>> {
+        let copy = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("results"),
+            size: bytes,
+            usage: BufferUsages::COPY_DST | BufferUsages::MAP_READ,
+            mapped_at_creation: false,
+        });
+        let mut encoder =
+            self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
+        encoder.copy_buffer_to_buffer(self.get(buffer)?, 0, &copy, 0, bytes);
+        self.queue.submit([encoder.finish()]);
+        let (sender, receiver) = mpsc::channel();
+        copy.map_async(wgpu::MapMode::Read, .., move |result| drop(sender.send(result)));
+        self.device
+            .poll(wgpu::PollType::wait_indefinitely())
+            .map_err(|error| device_error(error.to_string()))?;
+        self.check()?;
+        match receiver.recv() {
+            Ok(Ok(())) => {}
+            _ => return Err(device_error(format!("{}: results cannot be read", self.info.name))),
+        }
+        let view = copy.get_mapped_range(..).map_err(|error| device_error(error.to_string()))?;
+        Ok(view.to_vec())
+    }
+}
+
+fn device_error(problem: String) -> Error {
+    Error::Device { device: "GPU".to_owned(), problem }
+}
+
+/// Keeps the first problem.
+fn note(failure: &Mutex<Option<String>>, problem: String) {
+    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(problem);
+}

@@ -1,0 +1,129 @@
+//! The shaders: an op of `shaders/ops` with the pieces of `shaders/lib` that its weight formats and options ask for.
+//!
+//! In a piece about weights, `$` stands for the binding that holds them: `a`, `b` or `c`.
+
+use std::fmt::{self, Write as _};
+
+use lowbit_core::format::{Codes, Format, ScaleForm};
+
+/// One shader: an op and what it is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shader {
+    /// Rows of an embedding table.
+    Embed(Format),
+    /// RMSNorm.
+    RmsNorm,
+    /// A product with one matrix.
+    Linear {
+        /// The matrix's format.
+        format: Format,
+        /// Rows of a workgroup.
+        rows: u32,
+        /// Whether the product is added to what is there.
+        add: bool,
+    },
+    /// The products with the query, key and value matrices.
+    Qkv {
+        /// The matrices' formats.
+        formats: [Format; 3],
+        /// Rows of a workgroup.
+        rows: u32,
+    },
+    /// The gated products of a feed-forward network.
+    Gated {
+        /// The formats of gate and up.
+        formats: [Format; 2],
+        /// Rows of a workgroup.
+        rows: u32,
+        /// GELU instead of SiLU.
+        gelu: bool,
+    },
+    /// Rotary embedding, and keys and values into the cache.
+    RopeAppend,
+    /// Attention over the cache.
+    Attention,
+}
+
+macro_rules! wgsl {
+    ($path:literal) => {
+        include_str!(concat!("../../../shaders/", $path, ".wgsl"))
+    };
+}
+
+impl Shader {
+    /// The whole WGSL text; its entry point is `main`.
+    pub fn source(self) -> String {
+        let mut text = String::from(wgsl!("lib/params"));
+        match self {
+            Self::Embed(format) => {
+                text.push_str(wgsl!("ops/embed"));
+                weights(&mut text, "a", format, 3);
+            }
+            Self::RmsNorm => text.push_str(wgsl!("ops/rms_norm")),
+            Self::Linear { format, rows, add } => {
+                let _ = writeln!(text, "const ADD: bool = {add};");
+                linear(&mut text, wgsl!("ops/linear"), &[format], rows);
+            }
+            Self::Qkv { formats, rows } => linear(&mut text, wgsl!("ops/qkv"), &formats, rows),
+            Self::Gated { formats, rows, gelu } => {
+                let _ = writeln!(text, "const GELU: bool = {gelu};");
+                linear(&mut text, wgsl!("ops/gated"), &formats, rows);
+            }
+            Self::RopeAppend => text.push_str(wgsl!("ops/rope_append")),
+            Self::Attention => text.push_str(wgsl!("ops/attention")),
+        }
+        text
+    }
+
+    /// Whether its second binding is what changes from step to step.
+    pub fn reads_step(self) -> bool {
+        matches!(self, Self::RopeAppend | Self::Attention)
+    }
+}
+
+impl fmt::Display for Shader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |format: &Format| format.spec().name;
+        match self {
+            Self::Embed(format) => write!(f, "embed {}", name(format)),
+            Self::RmsNorm => f.write_str("rms_norm"),
+            Self::Linear { format, add: true, .. } => write!(f, "linear_add {}", name(format)),
+            Self::Linear { format, .. } => write!(f, "linear {}", name(format)),
+            Self::Qkv { formats: [q, k, v], .. } => write!(f, "qkv {} {} {}", name(q), name(k), name(v)),
+            Self::Gated { formats: [gate, up], .. } => write!(f, "gated {} {}", name(gate), name(up)),
+            Self::RopeAppend => f.write_str("rope_append"),
+            Self::Attention => f.write_str("attention"),
+        }
+    }
+}
+
+/// An op that multiplies rows with the matrices `a`, `b`, ...
+fn linear(text: &mut String, op: &str, formats: &[Format], rows: u32) {
+    let _ = writeln!(text, "const ROWS: u32 = {rows}u;");
+    text.push_str(wgsl!("lib/linear_params"));
+    text.push_str(op);
+    for (binding, (name, format)) in (3..).zip(["a", "b", "c"].into_iter().zip(formats)) {
+        weights(text, name, *format, binding);
+        text.push_str(&wgsl!("lib/product").replace('$', name));
+    }
+}
+
+/// The binding `name` with weights of `format`, and how they are read.
+fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
+    let spec = format.spec();
+    let codes = match (spec.codes, format) {
+        (Codes::U4, _) => wgsl!("lib/u4"),
+        (Codes::U5, _) => wgsl!("lib/u5"),
+        (Codes::I8, _) => wgsl!("lib/i8"),
+        (Codes::Float, Format::F16) => wgsl!("lib/f16"),
+        (Codes::Float, Format::Bf16) => wgsl!("lib/bf16"),
+        (Codes::Float, _) => wgsl!("lib/f32"),
+    };
+    let scales = if spec.scale == ScaleForm::None { wgsl!("lib/scale_none") } else { wgsl!("lib/scale_f16") };
+    let mins = if spec.scale == ScaleForm::F16Min { wgsl!("lib/min_f16") } else { wgsl!("lib/min_none") };
+    let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<u32>;");
+    let _ = writeln!(text, "const {name}_OFFSET: f32 = {}.0;", spec.offset);
+    for piece in [wgsl!("lib/offset"), codes, scales, mins] {
+        text.push_str(&piece.replace('$', name));
+    }
+}

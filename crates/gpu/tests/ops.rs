@@ -1,0 +1,299 @@
+//! Every op on the GPU of this machine against exact arithmetic, on odd shapes (accuracy contract, level C).
+
+#![allow(clippy::unwrap_used)]
+
+use lowbit_core::PackedMatrix;
+use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
+use lowbit_core::buffer::Bytes;
+use lowbit_core::format::{FORMATS, Format};
+use lowbit_core::kernels::selftest::sample;
+use lowbit_gpu::{GpuBackend, Native, Tensor};
+
+type Gpu = GpuBackend<Native>;
+
+fn gpu() -> Gpu {
+    GpuBackend::new(Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs"))
+}
+
+/// Deterministic values in -1..1.
+fn values(len: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A tensor of these rows: rows of an embedding table in single floats, which are exact.
+fn tensor(gpu: &mut Gpu, rows: &[f32], width: usize) -> Tensor {
+    let n = rows.len() / width;
+    let blocks = width.div_ceil(32);
+    let mut plane = vec![0f32; n.div_ceil(16) * blocks * 32 * 16];
+    for (row, values) in rows.chunks(width).enumerate() {
+        for (k, value) in values.iter().enumerate() {
+            plane[(row / 16 * blocks * 32 + k) * 16 + row % 16] = *value;
+        }
+    }
+    let w = Bytes::copy_of(&plane.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
+    let none = || Bytes::copy_of(&[]);
+    let table = PackedMatrix::new("rows", Format::F32, n, width, [w, none(), none(), none()]).unwrap();
+    let table = gpu.matrix(table).unwrap();
+    let mut tensor = gpu.tensor();
+    gpu.embed(&table, &(0..n as u32).collect::<Vec<_>>(), &mut tensor).unwrap();
+    tensor
+}
+
+/// What a product may be off from the exact one: `(blocks + 4)` roundings of sums over blocks and 32 within a block, in
+/// units of the sum of what is added up.
+struct Exact {
+    value: f64,
+    bound: f64,
+}
+
+/// The weights of row `n`, and the sum of the magnitudes of the two terms of each.
+fn weights(w: &PackedMatrix, n: usize) -> (Vec<f64>, Vec<f64>) {
+    let zeros = |plane: &Bytes| Bytes::copy_of(&vec![0; plane.len()]);
+    let row = |w: &PackedMatrix| {
+        let mut row = vec![0.0; w.k];
+        w.dequantize_row(n, &mut row);
+        row
+    };
+    let scaled = row(&PackedMatrix { m: zeros(&w.m), ..w.clone() });
+    let mins =
+        if w.m.is_empty() { vec![0.0; w.k] } else { row(&PackedMatrix { s: zeros(&w.s), ..w.clone() }) };
+    let sums = scaled.iter().zip(&mins).map(|(s, m)| f64::from(*s) + f64::from(*m));
+    let magnitudes = scaled.iter().zip(&mins).map(|(s, m)| f64::from(s.abs()) + f64::from(m.abs()));
+    (sums.collect(), magnitudes.collect())
+}
+
+fn product(x: &[f32], w: &PackedMatrix, n: usize) -> Exact {
+    let (weights, magnitudes) = weights(w, n);
+    let value = x.iter().zip(&weights).map(|(x, w)| f64::from(*x) * w).sum();
+    let terms: f64 = x.iter().zip(&magnitudes).map(|(x, w)| f64::from(x.abs()) * w).sum();
+    let roundings = (w.k.div_ceil(32) + 4 + 32) as f64;
+    Exact { value, bound: roundings * 2f64.powi(-24) * terms }
+}
+
+fn shapes() -> impl Iterator<Item = (usize, usize, usize)> {
+    let sizes = |n| [32, 40, 96, 576].into_iter().map(move |k| (n, k));
+    [1, 15, 17, 48]
+        .into_iter()
+        .flat_map(sizes)
+        .flat_map(|(n, k)| [1, 2, 5].into_iter().map(move |m| (n, k, m)))
+}
+
+#[test]
+fn products_of_every_format_are_within_their_bound() {
+    let mut gpu = gpu();
+    for format in FORMATS.iter().map(|spec| spec.format) {
+        for (n, k, m) in shapes() {
+            let w = sample(format, n, k, (n * k) as u64);
+            let (rows, before) = (values(m * k, 3), values(m * n, 5));
+            let y = tensor(&mut gpu, &rows, k);
+            let mut x = tensor(&mut gpu, &before, n);
+            let matrix = gpu.matrix(w.clone()).unwrap();
+            gpu.linear_add(&y, &matrix, &mut x).unwrap();
+            let found = gpu.read(&x).unwrap();
+            for (i, found) in found.iter().enumerate() {
+                let Exact { value, bound } = product(&rows[i / n * k..][..k], &w, i % n);
+                let value = value + f64::from(before[i]);
+                let bound = bound + 2f64.powi(-22) * value.abs();
+                let off = (f64::from(*found) - value).abs();
+                assert!(
+                    off <= bound,
+                    "{format:?} {n} x {k}, {m} rows, value {i}: {found}, exactly {value} +- {bound:e}"
+                );
+            }
+            assert_eq!(found.len(), m * n);
+        }
+    }
+}
+
+#[test]
+fn rows_of_tables_are_what_the_format_says() {
+    let mut gpu = gpu();
+    for format in FORMATS.iter().map(|spec| spec.format) {
+        let (n, k) = (83, 40);
+        let w = sample(format, n, k, 7);
+        let table = gpu.matrix(w.clone()).unwrap();
+        let (ids, mut x) = ([82, 0, 15, 16, 33, 33], gpu.tensor());
+        gpu.embed(&table, &ids, &mut x).unwrap();
+        let found = gpu.read(&x).unwrap();
+        assert_eq!(found.len(), ids.len() * k);
+        for (id, found) in ids.iter().zip(found.chunks(k)) {
+            let (expected, magnitudes) = weights(&w, *id as usize);
+            for ((found, expected), magnitude) in found.iter().zip(expected).zip(magnitudes) {
+                let off = (f64::from(*found) - expected).abs();
+                assert!(
+                    off <= 2f64.powi(-23) * magnitude,
+                    "{format:?} row {id}: {found}, exactly {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn gated_products_are_within_their_bound() {
+    let mut gpu = gpu();
+    let formats = [(Format::Q4m, Format::Q4m), (Format::Q4, Format::Q8), (Format::F16, Format::Q5)];
+    for (act, (gate_format, up_format)) in
+        [Gate::Silu, Gate::GeluTanh].into_iter().flat_map(|act| formats.map(|f| (act, f)))
+    {
+        for (n, k, m) in shapes() {
+            let (gate, up) = (sample(gate_format, n, k, 11), sample(up_format, n, k, 13));
+            let rows = values(m * k, 17);
+            let x = tensor(&mut gpu, &rows, k);
+            let weight = gpu.vector(values(k, 19)).unwrap();
+            let norm = Norm { weight: &weight, eps: 1e-5 };
+            let matrices = [gpu.matrix(gate.clone()).unwrap(), gpu.matrix(up.clone()).unwrap()];
+            let mut out = gpu.tensor();
+            gpu.gated(&x, norm, act, [&matrices[0], &matrices[1]], &mut out).unwrap();
+            let found = gpu.read(&out).unwrap();
+            assert_eq!(found.len(), m * n);
+            for (i, found) in found.iter().enumerate() {
+                let normed = rms_norm(&rows[i / n * k..][..k], &values(k, 19), 1e-5);
+                let (g, u) = (product(&normed, &gate, i % n), product(&normed, &up, i % n));
+                let activated = activation(act, g.value);
+                let value = activated * u.value;
+                // Neither activation is steeper than 1.2.
+                let norm_error = (k + 8) as f64 * 2f64.powi(-24);
+                let (g_bound, u_bound) =
+                    (g.bound * (1.0 + norm_error * 1e3), u.bound * (1.0 + norm_error * 1e3));
+                let bound = 1.2 * g_bound * u.value.abs()
+                    + u_bound * activated.abs()
+                    + 8e-6 * value.abs()
+                    + g_bound * u_bound
+                    + 2.0 * norm_error * (value.abs() + 1.2 * g.value.abs() * u.value.abs())
+                    + 1e-7 * u.value.abs();
+                let off = (f64::from(*found) - value).abs();
+                assert!(
+                    off <= bound,
+                    "{act:?} {gate_format:?} {up_format:?} {n} x {k}, value {i}: {found}, exactly {value} +- {bound:e}"
+                );
+            }
+        }
+    }
+}
+
+fn activation(act: Gate, v: f64) -> f64 {
+    match act {
+        Gate::Silu => v / (1.0 + (-v).exp()),
+        Gate::GeluTanh => {
+            0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v)).tanh())
+        }
+    }
+}
+
+fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f32> {
+    let square = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / x.len() as f64;
+    let factor = 1.0 / (square + eps).sqrt();
+    x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * factor * f64::from(*w)) as f32).collect()
+}
+
+/// Attention of some tokens after others, for both rotary styles, against the formulas in f64.
+#[test]
+fn attention_is_within_its_bound() {
+    let mut gpu = gpu();
+    for (style, n_heads, n_kv_heads, head_dim) in [
+        (RopeStyle::Interleaved, 4, 2, 16),
+        (RopeStyle::Half, 3, 3, 10),
+        (RopeStyle::Half, 6, 1, 128),
+        (RopeStyle::Interleaved, 2, 1, 256),
+    ] {
+        let shape = AttentionShape { n_heads, n_kv_heads, head_dim };
+        let (width, kv_width, capacity) = (n_heads * head_dim, n_kv_heads * head_dim, 150);
+        let pairs = head_dim / 2;
+        let angles: Vec<f64> =
+            (0..capacity * pairs).map(|i| (i / pairs) as f64 * 0.5f64.powi((i % pairs) as i32)).collect();
+        let table = RopeTable {
+            style,
+            head_dim,
+            cos: angles.iter().map(|a| a.cos() as f32).collect(),
+            sin: angles.iter().map(|a| a.sin() as f32).collect(),
+        };
+        let matrices = [width, kv_width, kv_width].map(|n| sample(Format::Q8, n, 64, n as u64 + 1));
+        // Such weights give values of some hundreds; attention wants scores of some units.
+        let weight = vec![0.004; 64];
+        let vector = gpu.vector(weight.clone()).unwrap();
+        let norm = Norm { weight: &vector, eps: 0.0 };
+        let on_gpu = matrices.clone().map(|w| gpu.matrix(w).unwrap());
+        let rope = gpu.rope(table.clone()).unwrap();
+        let mut kv = gpu.kv(shape, capacity).unwrap();
+        let rows = values(capacity * 64, 23);
+        let (mut queries, mut out, mut found) = (gpu.tensor(), gpu.tensor(), Vec::new());
+        let mut pos = 0;
+        for chunk in [70, 1, 1, 9, 69] {
+            let x = tensor(&mut gpu, &rows[pos * 64..][..chunk * 64], 64);
+            let qkv = [&on_gpu[0], &on_gpu[1], &on_gpu[2]];
+            gpu.attention_input(&x, norm, qkv, &rope, pos, &mut kv, &mut queries).unwrap();
+            gpu.attention(&queries, &kv, pos, &mut out).unwrap();
+            found.extend(gpu.read(&out).unwrap());
+            pos += chunk;
+        }
+        let expected = reference_attention(&rows, &weight, &matrices, &table, shape);
+        let most = expected.iter().fold(0f64, |most, v| most.max(v.abs()));
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let off = (f64::from(*found) - expected).abs();
+            assert!(
+                off <= 2e-3 * most,
+                "{style:?} {shape:?} value {i}: {found}, exactly {expected}, at most {most}"
+            );
+        }
+        assert_eq!(found.len(), expected.len());
+    }
+}
+
+fn reference_attention(
+    rows: &[f32],
+    weight: &[f32],
+    matrices: &[PackedMatrix; 3],
+    rope: &RopeTable,
+    shape: AttentionShape,
+) -> Vec<f64> {
+    let AttentionShape { n_heads, n_kv_heads, head_dim } = shape;
+    let project = |w: &PackedMatrix| -> Vec<Vec<f64>> {
+        let row = |x: &[f32]| (0..w.n).map(|n| product(&rms_norm(x, weight, 0.0), w, n).value).collect();
+        rows.chunks(64).map(row).collect()
+    };
+    let rotate = |pos: usize, head: &[f64]| -> Vec<f64> {
+        let pairs = head_dim / 2;
+        let mut out = head.to_vec();
+        for i in 0..pairs {
+            let (a, b) = match rope.style {
+                RopeStyle::Interleaved => (2 * i, 2 * i + 1),
+                RopeStyle::Half => (i, i + pairs),
+            };
+            let (cos, sin) = (f64::from(rope.cos[pos * pairs + i]), f64::from(rope.sin[pos * pairs + i]));
+            (out[a], out[b]) = (head[a] * cos - head[b] * sin, head[b] * cos + head[a] * sin);
+        }
+        out
+    };
+    let rotated = |rows: Vec<Vec<f64>>| -> Vec<Vec<f64>> {
+        rows.iter()
+            .enumerate()
+            .map(|(pos, row)| row.chunks(head_dim).flat_map(|head| rotate(pos, head)).collect())
+            .collect()
+    };
+    let (queries, keys, values) =
+        (rotated(project(&matrices[0])), rotated(project(&matrices[1])), project(&matrices[2]));
+    let mut out = Vec::new();
+    for (pos, query) in queries.iter().enumerate() {
+        for (head, query) in query.chunks(head_dim).enumerate() {
+            let at = head / (n_heads / n_kv_heads) * head_dim;
+            let score = |key: &Vec<f64>| {
+                query.iter().zip(&key[at..]).map(|(q, k)| q * k).sum::<f64>() / (head_dim as f64).sqrt()
+            };
+            let scores: Vec<f64> = keys[..=pos].iter().map(score).collect();
+            let most = scores.iter().fold(f64::MIN, |a, b| a.max(*b));
+            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            out.extend(
+                (0..head_dim)
+                    .map(|i| weights.iter().zip(&values).map(|(w, v)| w * v[at + i]).sum::<f64>() / total),
+            );
+        }
+    }
+    out
+}

@@ -1,0 +1,20 @@
+// `out = x * a`, or `out += x * a` where ADD. A workgroup makes one tile of ROWS rows.
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let first = group.y * ROWS;
+  let v = a_product(group.x, first, lane);
+  let row = first + lane / 4u;
+  if (lane / 4u >= ROWS || row >= params.rows) {
+    return;
+  }
+  let column = (params.a.first + group.x) * 16u + lane % 4u * 4u;
+  for (var c = 0u; c < 4u && column + c < params.a.n; c++) {
+    let at = row * params.stride + params.a.at + column + c;
+    if (ADD) {
+      out[at] += v[c];
+    } else {
+      out[at] = v[c];
+    }
+  }
+}
