@@ -6,12 +6,10 @@ use std::ops::Range;
 use crate::executor::Executor;
 use crate::memory::{Kv, Matrix, Rope, Tensor, Vector};
 use crate::plan::{BufferId, Cost, Dispatch, Plan};
-use crate::shader::Shader;
+use crate::shader::{ROWS, Shader};
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
 use lowbit_core::{Error, PackedMatrix, Result};
 
-/// Rows of a workgroup where there are several.
-const ROWS: usize = 4;
 /// The longest head that the attention shader takes.
 const MAX_HEAD_DIM: usize = 512;
 
@@ -142,8 +140,9 @@ fn product_cost(x: &Tensor, weights: u64, out: &Tensor, macs: usize) -> Cost {
     Cost { weights, others: x.bytes() + out.bytes(), macs: macs as u64 * x.rows as u64 }
 }
 
+/// Rows of a workgroup.
 fn row_group(rows: usize) -> usize {
-    if rows == 1 { 1 } else { ROWS }
+    if rows == 1 { 1 } else { ROWS as usize }
 }
 
 fn fits(x: &Tensor, matrix: &Matrix) -> Result<()> {

@@ -88,6 +88,15 @@ impl Native {
         &self.info.name
     }
 
+    /// Compiles a shader ahead of its first use.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the device, or its driver, does not accept it.
+    pub fn compile(&mut self, shader: Shader) -> Result<()> {
+        self.pipeline(shader);
+        self.check()
+    }
+
     /// The first error that the device has reported.
     fn check(&self) -> Result<()> {
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Write as _};
 
-use lowbit_core::format::{Codes, Format, ScaleForm};
+use lowbit_core::format::{Codes, FORMATS, Format, FormatSpec, ScaleForm};
 
 /// One shader: an op and what it is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,7 +50,28 @@ macro_rules! wgsl {
     };
 }
 
+/// Rows of a workgroup where a step has several.
+pub(crate) const ROWS: u32 = 4;
+
 impl Shader {
+    /// Every shader, with one mixture of formats for those that take several matrices.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::RmsNorm, Self::RopeAppend, Self::Attention];
+        let mixed = [Format::Q4m, Format::Q5, Format::F16];
+        for rows in [1, ROWS] {
+            let of_format = |spec: &FormatSpec| {
+                let format = spec.format;
+                let gated = |gelu| Self::Gated { formats: [format; 2], rows, gelu };
+                let linear = |add| Self::Linear { format, rows, add };
+                let qkv = Self::Qkv { formats: [format; 3], rows };
+                [Self::Embed(format), linear(false), linear(true), gated(false), gated(true), qkv]
+            };
+            all.extend(FORMATS.iter().flat_map(of_format));
+            all.push(Self::Qkv { formats: mixed, rows });
+        }
+        all
+    }
+
     /// The whole WGSL text; its entry point is `main`.
     pub fn source(self) -> String {
         let mut text = String::from(wgsl!("lib/params"));

@@ -1,13 +1,13 @@
 //! Every op on the GPU of this machine against exact arithmetic, on odd shapes (accuracy contract, level C).
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use lowbit_core::PackedMatrix;
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
 use lowbit_core::buffer::Bytes;
 use lowbit_core::format::{FORMATS, Format};
 use lowbit_core::kernels::selftest::sample;
-use lowbit_gpu::{GpuBackend, Native, Tensor};
+use lowbit_gpu::{GpuBackend, Native, Shader, Tensor};
 
 type Gpu = GpuBackend<Native>;
 
@@ -81,6 +81,14 @@ fn shapes() -> impl Iterator<Item = (usize, usize, usize)> {
         .into_iter()
         .flat_map(sizes)
         .flat_map(|(n, k)| [1, 2, 5].into_iter().map(move |m| (n, k, m)))
+}
+
+#[test]
+fn every_shader_compiles() {
+    let mut native = Native::new().unwrap();
+    for shader in Shader::all() {
+        native.compile(shader).unwrap_or_else(|error| panic!("{shader}: {error}"));
+    }
 }
 
 #[test]
