@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::executor::Executor;
-use crate::memory::{Kv, Matrix, Rope, Tensor, Vector};
+use crate::memory::{Device, Kv, Matrix, Rope, Tensor, Vector};
 use crate::plan::{BufferId, Cost, Dispatch, Plan};
 use crate::shader::{ROWS, Shader};
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
@@ -19,7 +19,7 @@ pub struct GpuBackend<E> {
 }
 
 struct Inner<E> {
-    executor: E,
+    device: Device<E>,
     /// What has been asked for and not yet run.
     plan: Plan,
     /// The position of the first row of the step.
@@ -37,7 +37,8 @@ impl<E: Executor> GpuBackend<E> {
         let tensor = Tensor::default;
         let (ids, normed, qkv, logits) = (tensor(), tensor(), tensor(), tensor());
         let (plan, last) = (Plan::default(), Plan::default());
-        Self { inner: RefCell::new(Inner { executor, plan, pos: 0, ids, normed, qkv, logits, last }) }
+        let device = Device::new(executor);
+        Self { inner: RefCell::new(Inner { device, plan, pos: 0, ids, normed, qkv, logits, last }) }
     }
 
     /// The plan that ran last.
@@ -53,7 +54,7 @@ impl<E: Executor> Inner<E> {
         if plan.dispatches.is_empty() {
             return Ok(());
         }
-        self.executor.run(&plan, word(self.pos)?)?;
+        self.device.run(&plan, word(self.pos)?)?;
         self.last = plan;
         Ok(())
     }
@@ -76,7 +77,7 @@ impl<E: Executor> Inner<E> {
         if norm.weight.len != x.width {
             return shape("norm", format!("{} weights for rows of {}", norm.weight.len, x.width));
         }
-        let normed = self.normed.resize(&mut self.executor, rows.len(), x.width)?;
+        let normed = self.normed.resize(&mut self.device, rows.len(), x.width)?;
         let params = [x.width as u32, x.stride() as u32, rows.start as u32, norm.eps.to_bits()];
         let others = 2 * self.normed.bytes() + norm.weight.len as u64 * 4;
         let cost = Cost { others, ..Cost::default() };
@@ -108,7 +109,7 @@ impl<E: Executor> Inner<E> {
         for matrix in matrices {
             fits(&x, matrix)?;
         }
-        out.resize(&mut self.executor, x.rows, q.n + k.n + v.n)?;
+        out.resize(&mut self.device, x.rows, q.n + k.n + v.n)?;
         if let (Some(a), Some(b), Some(c)) = (q.whole(), k.whole(), v.whole()) {
             let rows = row_group(x.rows);
             let formats = matrices.map(|matrix| matrix.format);
@@ -168,11 +169,11 @@ impl<E: Executor> Backend for GpuBackend<E> {
     type Kv = Kv;
 
     fn matrix(&self, matrix: PackedMatrix) -> Result<Matrix> {
-        Matrix::upload(&mut self.inner.borrow_mut().executor, &matrix)
+        Matrix::upload(&mut self.inner.borrow_mut().device.executor, &matrix)
     }
 
     fn vector(&self, values: Vec<f32>) -> Result<Vector> {
-        let executor = &mut self.inner.borrow_mut().executor;
+        let executor = &mut self.inner.borrow_mut().device.executor;
         let buffer = executor.buffer("parameters", values.len() as u64 * 4)?;
         executor.write(buffer, bytemuck::cast_slice(&values));
         Ok(Vector { buffer, len: values.len() })
@@ -198,18 +199,21 @@ impl<E: Executor> Backend for GpuBackend<E> {
             );
             return shape("attention on the GPU", problem);
         }
-        let executor = &mut self.inner.borrow_mut().executor;
+        let executor = &mut self.inner.borrow_mut().device.executor;
         let bytes = n_kv_heads as u64 * capacity as u64 * head_dim as u64 * 2;
         let (keys, values) = (executor.buffer("keys", bytes)?, executor.buffer("values", bytes)?);
         Ok(Kv { shape: shape_, capacity, keys, values })
     }
 
     fn embed(&mut self, table: &Matrix, ids: &[u32], x: &mut Tensor) -> Result<()> {
+        if let Some(id) = ids.iter().find(|id| **id as usize >= table.n) {
+            return shape("embedding", format!("row {id} of {}", table.n));
+        }
         let inner = self.inner.get_mut();
         inner.flush()?;
-        let words = inner.ids.resize(&mut inner.executor, 1, ids.len())?;
-        inner.executor.write(words, bytemuck::cast_slice(ids));
-        let out = x.resize(&mut inner.executor, ids.len(), table.k)?;
+        let words = inner.ids.resize(&mut inner.device, 1, ids.len())?;
+        inner.device.executor.write(words, bytemuck::cast_slice(ids));
+        let out = x.resize(&mut inner.device, ids.len(), table.k)?;
         for part in &table.parts {
             let mut params = table.words(part, 0).to_vec();
             params.extend([ids.len(), table.blocks(), table.k, x.stride()].map(|n| n as u32));
@@ -246,7 +250,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         inner.pos = pos;
         inner.normalise(x, 0..x.rows, norm)?;
         inner.qkv(qkv)?;
-        let out = queries.resize(&mut inner.executor, x.rows, width)?;
+        let out = queries.resize(&mut inner.device, x.rows, width)?;
         let half_style = usize::from(rope.half_style);
         let (from, to) = (inner.qkv.stride(), queries.stride());
         let params = [
@@ -280,7 +284,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
                 format!("queries of {} at {pos} for heads {:?}", queries.width, kv.shape),
             );
         }
-        let to = out.resize(&mut inner.executor, queries.rows, queries.width)?;
+        let to = out.resize(&mut inner.device, queries.rows, queries.width)?;
         let sizes = [n_heads, n_kv_heads, head_dim, kv.capacity, queries.stride(), out.stride()];
         let mut params = sizes.map(|n| n as u32).to_vec();
         params.extend([(1.0 / (head_dim as f32).sqrt()).to_bits(), 0]);
@@ -315,7 +319,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         let x = std::mem::take(&mut inner.normed);
         fits(&x, gate)?;
         fits(&x, up)?;
-        let to = out.resize(&mut inner.executor, x.rows, gate.n)?;
+        let to = out.resize(&mut inner.device, x.rows, gate.n)?;
         let (rows, formats) = (row_group(x.rows), [gate.format, up.format]);
         let shader = Shader::Gated { formats, rows: rows as u32, gelu: act == Gate::GeluTanh };
         let same = |(a, b): (&crate::memory::Part, &crate::memory::Part)| a.tiles == b.tiles;
@@ -355,10 +359,10 @@ impl<E: Executor> Backend for GpuBackend<E> {
         inner.normalise(x, rows.clone(), norm)?;
         let normed = std::mem::take(&mut inner.normed);
         let mut out = std::mem::take(&mut inner.logits);
-        out.resize(&mut inner.executor, rows.len(), output.n)?;
+        out.resize(&mut inner.device, rows.len(), output.n)?;
         inner.linear(&normed, output, &out, 0, false)?;
         inner.flush()?;
-        *logits = rows_of(&mut inner.executor, &out)?;
+        *logits = rows_of(&mut inner.device.executor, &out)?;
         (inner.normed, inner.logits) = (normed, out);
         Ok(())
     }
@@ -366,7 +370,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
     fn read(&self, x: &Tensor) -> Result<Vec<f32>> {
         let inner = &mut *self.inner.borrow_mut();
         inner.flush()?;
-        rows_of(&mut inner.executor, x)
+        rows_of(&mut inner.device.executor, x)
     }
 }
 

@@ -1,10 +1,31 @@
 //! What lies in the GPU's memory.
 
 use crate::executor::{Executor, MAX_BINDING};
-use crate::plan::BufferId;
+use crate::plan::{BufferId, Plan};
 use lowbit_core::backend::AttentionShape;
 use lowbit_core::format::{BLOCK_K, Format, PackedMatrix, TILE_N};
 use lowbit_core::{Error, Result};
+
+/// An executor, and the buffers that are given back once the plan in the making has run.
+pub(crate) struct Device<E> {
+    pub executor: E,
+    retired: Vec<BufferId>,
+}
+
+impl<E: Executor> Device<E> {
+    pub(crate) fn new(executor: E) -> Self {
+        Self { executor, retired: Vec::new() }
+    }
+
+    /// Runs a plan, after which nothing needs the retired buffers.
+    pub(crate) fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
+        let result = self.executor.run(plan, pos);
+        for buffer in self.retired.drain(..) {
+            self.executor.free(buffer);
+        }
+        result
+    }
+}
 
 /// A packed matrix: its planes as they lie in the artifact, cut between tiles where one binding cannot hold them.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,7 +136,7 @@ impl Tensor {
     /// Gives it a shape; what it holds is not defined, except for the padding.
     pub(crate) fn resize(
         &mut self,
-        executor: &mut impl Executor,
+        device: &mut Device<impl Executor>,
         rows: usize,
         width: usize,
     ) -> Result<BufferId> {
@@ -126,11 +147,9 @@ impl Tensor {
             self.rows = rows;
             return Ok(buffer);
         }
-        if let Some(buffer) = self.buffer.take() {
-            executor.free(buffer);
-        }
+        device.retired.extend(self.buffer.take());
         let bytes = rows as u64 * padded(width) as u64 * 4;
-        let buffer = executor.buffer("activations", bytes)?;
+        let buffer = device.executor.buffer("activations", bytes)?;
         *self = Self { buffer: Some(buffer), room: rows, rows, width };
         Ok(buffer)
     }
