@@ -78,6 +78,8 @@ async function send(response, file, first, end, fault) {
     for (let at = first; at < end && !response.destroyed; ) {
       const { cut, flip, stall } = fault;
       if (strikes(cut, at, PART)) {
+        // What was written before is to arrive: destroying drops what still waits here.
+        await new Promise((written) => response.write('', written));
         response.destroy();
         return;
       }
