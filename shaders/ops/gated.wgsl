@@ -19,7 +19,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
   let v = act(gate) * up;
-  let column = group.x * 16u + lane % 4u * 4u;
+  let column = (params.a.first + group.x) * 16u + lane % 4u * 4u;
   for (var c = 0u; c < 4u && column + c < params.a.n; c++) {
     out[row * params.stride + column + c] = v[c];
   }

@@ -8,7 +8,12 @@ pub const MAX_BINDING: u64 = 128 << 20;
 
 /// A GPU. All it is told happens in the order in which it is told.
 pub trait Executor {
-    /// A buffer of `bytes` zeros, at most [`MAX_BINDING`]; `what` it is for goes into messages.
+    /// Bytes that a buffer may have at most.
+    fn max_binding(&self) -> u64 {
+        MAX_BINDING
+    }
+
+    /// A buffer of `bytes` zeros, at most [`Self::max_binding`]; `what` it is for goes into messages.
     ///
     /// # Errors
     /// [`lowbit_core::Error::OutOfMemory`] when the device has no room for it.

@@ -1,6 +1,6 @@
 //! What lies in the GPU's memory.
 
-use crate::executor::{Executor, MAX_BINDING};
+use crate::executor::Executor;
 use crate::plan::{BufferId, Plan};
 use lowbit_core::backend::AttentionShape;
 use lowbit_core::format::{BLOCK_K, Format, PackedMatrix, TILE_N};
@@ -57,10 +57,11 @@ impl Matrix {
         let planes: [&[u8]; 4] = [w, x, s, m];
         let tiles = matrix.tiles();
         let tile_bytes = planes.map(|plane| plane.len() / tiles);
-        let most = MAX_BINDING as usize / tile_bytes.iter().sum::<usize>().max(1);
+        let max_binding = executor.max_binding();
+        let most = max_binding as usize / tile_bytes.iter().sum::<usize>().max(1);
         if most == 0 {
             let problem =
-                format!("a tile of a {n} x {k} matrix is larger than a binding of {MAX_BINDING} bytes");
+                format!("a tile of a {n} x {k} matrix is larger than a binding of {max_binding} bytes");
             return Err(Error::Shape { what: "GPU".into(), problem });
         }
         let mut parts = Vec::new();

@@ -2,17 +2,64 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use lowbit_core::PackedMatrix;
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
 use lowbit_core::buffer::Bytes;
 use lowbit_core::format::{FORMATS, Format};
 use lowbit_core::kernels::selftest::sample;
-use lowbit_gpu::{GpuBackend, Native, Shader, Tensor};
+use lowbit_core::{PackedMatrix, Result};
+use lowbit_gpu::{BufferId, Executor, GpuBackend, MAX_BINDING, Matrix, Native, Plan, Shader, Tensor};
+use std::cell::Cell;
+use std::rc::Rc;
 
 type Gpu = GpuBackend<Native>;
 
 fn gpu() -> Gpu {
     GpuBackend::new(Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs"))
+}
+
+/// A GPU whose buffers are as large as the test says.
+struct Narrow {
+    native: Native,
+    max_binding: Rc<Cell<u64>>,
+}
+
+/// Such a GPU, and what to set its buffers' size with.
+fn narrow() -> (GpuBackend<Narrow>, Rc<Cell<u64>>) {
+    let max_binding = Rc::new(Cell::new(MAX_BINDING));
+    let native = Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs");
+    (GpuBackend::new(Narrow { native, max_binding: max_binding.clone() }), max_binding)
+}
+
+/// The matrix on the GPU; where `cut`, in about three parts.
+fn upload(gpu: &GpuBackend<Narrow>, max_binding: &Cell<u64>, w: &PackedMatrix, cut: bool) -> Matrix {
+    if cut {
+        max_binding.set((w.byte_len() / w.tiles() * w.tiles().div_ceil(3)) as u64);
+    }
+    let matrix = gpu.matrix(w.clone()).unwrap();
+    max_binding.set(MAX_BINDING);
+    matrix
+}
+
+impl Executor for Narrow {
+    fn max_binding(&self) -> u64 {
+        self.max_binding.get()
+    }
+    fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
+        assert!(bytes <= self.max_binding(), "{bytes} bytes of {what}");
+        self.native.buffer(what, bytes)
+    }
+    fn free(&mut self, buffer: BufferId) {
+        self.native.free(buffer);
+    }
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
+        self.native.write(buffer, bytes);
+    }
+    fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
+        self.native.run(plan, pos)
+    }
+    fn read(&mut self, buffer: BufferId, bytes: u64) -> Result<Vec<u8>> {
+        self.native.read(buffer, bytes)
+    }
 }
 
 /// Deterministic values in -1..1.
@@ -26,7 +73,7 @@ fn values(len: usize, seed: u32) -> Vec<f32> {
 }
 
 /// A tensor of these rows: rows of an embedding table in single floats, which are exact.
-fn tensor(gpu: &mut Gpu, rows: &[f32], width: usize) -> Tensor {
+fn tensor(gpu: &mut GpuBackend<impl Executor>, rows: &[f32], width: usize) -> Tensor {
     let n = rows.len() / width;
     let blocks = width.div_ceil(32);
     let mut plane = vec![0f32; n.div_ceil(16) * blocks * 32 * 16];
@@ -203,7 +250,7 @@ fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f32> {
 /// Attention of some tokens after others, for both rotary styles, against the formulas in f64.
 #[test]
 fn attention_is_within_its_bound() {
-    let mut gpu = gpu();
+    let (mut gpu, max_binding) = narrow();
     for (style, n_heads, n_kv_heads, head_dim) in [
         (RopeStyle::Interleaved, 4, 2, 16),
         (RopeStyle::Half, 3, 3, 10),
@@ -226,7 +273,8 @@ fn attention_is_within_its_bound() {
         let weight = vec![0.004; 64];
         let vector = gpu.vector(weight.clone()).unwrap();
         let norm = Norm { weight: &vector, eps: 0.0 };
-        let on_gpu = matrices.clone().map(|w| gpu.matrix(w).unwrap());
+        let cut = style == RopeStyle::Half;
+        let on_gpu = matrices.each_ref().map(|w| upload(&gpu, &max_binding, w, cut));
         let rope = gpu.rope(table.clone()).unwrap();
         let mut kv = gpu.kv(shape, capacity).unwrap();
         let rows = values(capacity * 64, 23);
@@ -304,4 +352,32 @@ fn reference_attention(
         }
     }
     out
+}
+
+#[test]
+fn matrices_that_are_cut_give_the_same_values() {
+    let (n, k, m) = (83, 96, 5);
+    for format in FORMATS.iter().map(|spec| spec.format) {
+        let [whole, cut] = [false, true].map(|cut| {
+            let (mut gpu, max_binding) = narrow();
+            let [a, b, c] =
+                [29, 31, 37].map(|seed| upload(&gpu, &max_binding, &sample(format, n, k, seed), cut));
+            let y = tensor(&mut gpu, &values(m * k, 41), k);
+            let mut x = tensor(&mut gpu, &values(m * n, 43), n);
+            gpu.linear_add(&y, &a, &mut x).unwrap();
+            let mut found = gpu.read(&x).unwrap();
+            let weight = gpu.vector(values(k, 47)).unwrap();
+            let norm = Norm { weight: &weight, eps: 1e-5 };
+            let (mut out, mut logits) = (gpu.tensor(), Vec::new());
+            gpu.gated(&y, norm, Gate::Silu, [&a, &b], &mut out).unwrap();
+            found.extend(gpu.read(&out).unwrap());
+            gpu.logits(&y, 1..m, norm, &c, &mut logits).unwrap();
+            found.extend(logits);
+            gpu.embed(&c, &[82, 0, 40], &mut out).unwrap();
+            found.extend(gpu.read(&out).unwrap());
+            assert_eq!(found.len(), m * n + m * n + (m - 1) * n + 3 * k);
+            found
+        });
+        assert_eq!(whole, cut, "{format:?}");
+    }
 }
