@@ -20,6 +20,18 @@ const SLICES: u32 = 16u;
 
 var<workgroup> partial: array<vec4<f32>, 64u * ROWS>;
 
+// Writes 4 columns from `column` of the row that begins at `at`, or adds to them where ADD; those from `n` on are dropped.
+fn write(v: vec4<f32>, at: u32, n: u32, column: u32) {
+  for (var c = 0u; c < 4u && column + c < n; c++) {
+    let i = at + column + c;
+    if (ADD) {
+      out[i] += v[c];
+    } else {
+      out[i] = v[c];
+    }
+  }
+}
+
 // The sum over all slices of row `slice` for the columns of this lane; for the first ROWS slices only.
 fn reduced(lane: u32, sums: array<vec4<f32>, ROWS>) -> vec4<f32> {
   var all = sums;

@@ -18,9 +18,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (lane / 4u >= ROWS || row >= params.rows) {
     return;
   }
-  let v = act(gate) * up;
   let column = (params.a.first + group.x) * 16u + lane % 4u * 4u;
-  for (var c = 0u; c < 4u && column + c < params.a.n; c++) {
-    out[row * params.stride + column + c] = v[c];
-  }
+  write(act(gate) * up, row * params.stride, params.a.n, column);
 }

@@ -9,12 +9,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
   let column = (params.a.first + group.x) * 16u + lane % 4u * 4u;
-  for (var c = 0u; c < 4u && column + c < params.a.n; c++) {
-    let at = row * params.stride + params.a.at + column + c;
-    if (ADD) {
-      out[at] += v[c];
-    } else {
-      out[at] = v[c];
-    }
-  }
+  write(v, row * params.stride + params.a.at, params.a.n, column);
 }

@@ -1,11 +1,5 @@
 // `out = [x * a, x * b, x * c]`, side by side. A workgroup makes one tile of ROWS rows.
 
-fn write(v: vec4<f32>, at: u32, n: u32, column: u32) {
-  for (var c = 0u; c < 4u && column + c < n; c++) {
-    out[at + column + c] = v[c];
-  }
-}
-
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let first = group.y * ROWS;

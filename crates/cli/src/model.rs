@@ -86,9 +86,7 @@ impl Source {
         let backend =
             CpuBackend::new(isa, arguments.threads.unwrap_or_else(lowbit_core::parallel::cores), act)?;
         let runs_on = Cpu { isa: isa.name(), threads: backend.threads(), act };
-        let options = LoadOptions { context: arguments.context };
-        let model = Model::load(&self.artifact, device(backend), options)?;
-        Ok(Loaded { model, load_s: self.read_s + start.elapsed().as_secs_f64(), device: runs_on })
+        self.place(arguments, start, device(backend), runs_on)
     }
 
     /// Moves the model to the GPU of this machine.
@@ -96,8 +94,19 @@ impl Source {
         let start = Instant::now();
         let native = Native::new()?;
         let device = Gpu { gpu: native.name().to_owned() };
+        self.place(arguments, start, GpuBackend::new(native), device)
+    }
+
+    /// Moves the model to a backend that was made from `start` on.
+    fn place<B: Backend, D>(
+        &self,
+        arguments: &ModelArgs,
+        start: Instant,
+        backend: B,
+        device: D,
+    ) -> Result<Loaded<B, D>> {
         let options = LoadOptions { context: arguments.context };
-        let model = Model::load(&self.artifact, GpuBackend::new(native), options)?;
+        let model = Model::load(&self.artifact, backend, options)?;
         Ok(Loaded { model, load_s: self.read_s + start.elapsed().as_secs_f64(), device })
     }
 

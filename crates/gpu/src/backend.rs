@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::executor::Executor;
-use crate::memory::{Device, Kv, Matrix, Rope, Tensor, Vector};
+use crate::memory::{Device, Kv, Matrix, Part, Rope, Tensor, Vector};
 use crate::plan::{BufferId, Cost, Dispatch, Plan};
 use crate::shader::{ROWS, Shader};
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
@@ -59,19 +59,6 @@ impl<E: Executor> Inner<E> {
         Ok(())
     }
 
-    fn push(
-        &mut self,
-        shader: Shader,
-        params: &[u32],
-        buffers: &[BufferId],
-        workgroups: [usize; 2],
-        cost: Cost,
-    ) {
-        let workgroups = workgroups.map(|n| n as u32);
-        let (params, buffers) = (params.to_vec(), buffers.to_vec());
-        self.plan.dispatches.push(Dispatch { shader, params, buffers, workgroups, cost });
-    }
-
     /// `normed = norm(x)` for some rows of `x`.
     fn normalise(&mut self, x: &Tensor, rows: Range<usize>, norm: Norm<'_, Vector>) -> Result<()> {
         if norm.weight.len != x.width {
@@ -82,8 +69,49 @@ impl<E: Executor> Inner<E> {
         let others = 2 * self.normed.bytes() + norm.weight.len as u64 * 4;
         let cost = Cost { others, ..Cost::default() };
         let buffers = [x.buffer()?, normed, norm.weight.buffer];
-        self.push(Shader::RmsNorm, &params, &buffers, [rows.len(), 1], cost);
+        self.plan.push(Shader::RmsNorm, &params, &buffers, [rows.len(), 1], cost);
         Ok(())
+    }
+
+    /// The products of the normalised rows and the three matrices, side by side, in `qkv`.
+    fn qkv(&mut self, matrices: [&Matrix; 3]) -> Result<()> {
+        let Self { device, plan, normed: x, qkv: out, .. } = self;
+        let [q, k, v] = matrices;
+        let starts = [0, q.n, q.n + k.n];
+        for matrix in matrices {
+            fits(x, matrix)?;
+        }
+        out.resize(device, x.rows, q.n + k.n + v.n)?;
+        if let (Some(a), Some(b), Some(c)) = (q.whole(), k.whole(), v.whole()) {
+            let rows = row_group(x.rows);
+            let formats = matrices.map(|matrix| matrix.format);
+            let words = [q.words(a, starts[0]), k.words(b, starts[1]), v.words(c, starts[2])];
+            let params = linear_params(&words, x, q.blocks(), out);
+            let cost = product_cost(x, a.bytes + b.bytes + c.bytes, out, out.width * x.width);
+            let buffers = [x.buffer()?, out.buffer()?, a.buffer, b.buffer, c.buffer];
+            let workgroups = [a.tiles + b.tiles + c.tiles, x.rows.div_ceil(rows)];
+            plan.push(Shader::Qkv { formats, rows: rows as u32 }, &params, &buffers, workgroups, cost);
+        } else {
+            for (matrix, at) in matrices.into_iter().zip(starts) {
+                plan.linear(x, matrix, out, at, false)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn push(
+        &mut self,
+        shader: Shader,
+        params: &[u32],
+        buffers: &[BufferId],
+        workgroups: [usize; 2],
+        cost: Cost,
+    ) {
+        let workgroups = workgroups.map(|n| n as u32);
+        let (params, buffers) = (params.to_vec(), buffers.to_vec());
+        self.dispatches.push(Dispatch { shader, params, buffers, workgroups, cost });
     }
 
     /// The products of `x` and one matrix, which go to column `at` of `out` and those after it.
@@ -97,34 +125,6 @@ impl<E: Executor> Inner<E> {
             let buffers = [x.buffer()?, out.buffer()?, part.buffer];
             self.push(shader, &params, &buffers, [part.tiles, x.rows.div_ceil(rows)], cost);
         }
-        Ok(())
-    }
-
-    /// The products of the normalised rows and the three matrices, side by side, in `qkv`.
-    fn qkv(&mut self, matrices: [&Matrix; 3]) -> Result<()> {
-        let x = std::mem::take(&mut self.normed);
-        let mut out = std::mem::take(&mut self.qkv);
-        let [q, k, v] = matrices;
-        let starts = [0, q.n, q.n + k.n];
-        for matrix in matrices {
-            fits(&x, matrix)?;
-        }
-        out.resize(&mut self.device, x.rows, q.n + k.n + v.n)?;
-        if let (Some(a), Some(b), Some(c)) = (q.whole(), k.whole(), v.whole()) {
-            let rows = row_group(x.rows);
-            let formats = matrices.map(|matrix| matrix.format);
-            let words = [q.words(a, starts[0]), k.words(b, starts[1]), v.words(c, starts[2])];
-            let params = linear_params(&words, &x, q.blocks(), &out);
-            let cost = product_cost(&x, a.bytes + b.bytes + c.bytes, &out, out.width * x.width);
-            let buffers = [x.buffer()?, out.buffer()?, a.buffer, b.buffer, c.buffer];
-            let workgroups = [a.tiles + b.tiles + c.tiles, x.rows.div_ceil(rows)];
-            self.push(Shader::Qkv { formats, rows: rows as u32 }, &params, &buffers, workgroups, cost);
-        } else {
-            for (matrix, at) in matrices.into_iter().zip(starts) {
-                self.linear(&x, matrix, &out, at, false)?;
-            }
-        }
-        (self.normed, self.qkv) = (x, out);
         Ok(())
     }
 }
@@ -180,8 +180,9 @@ impl<E: Executor> Backend for GpuBackend<E> {
     }
 
     fn rope(&self, table: RopeTable) -> Result<Rope> {
+        table.check()?;
+        let positions = table.positions();
         let RopeTable { style, head_dim, mut cos, sin } = table;
-        let positions = cos.len() / (head_dim / 2).max(1);
         cos.extend(sin);
         let Vector { buffer, .. } = self.vector(cos)?;
         Ok(Rope { buffer, head_dim, positions, half_style: style == RopeStyle::Half })
@@ -191,8 +192,8 @@ impl<E: Executor> Backend for GpuBackend<E> {
         Tensor::default()
     }
 
-    fn kv(&self, shape_: AttentionShape, capacity: usize) -> Result<Kv> {
-        let AttentionShape { n_heads, n_kv_heads, head_dim } = shape_;
+    fn kv(&self, heads: AttentionShape, capacity: usize) -> Result<Kv> {
+        let AttentionShape { n_heads, n_kv_heads, head_dim } = heads;
         if n_kv_heads == 0 || n_heads % n_kv_heads != 0 || head_dim % 2 != 0 || head_dim > MAX_HEAD_DIM {
             let problem = format!(
                 "{n_heads} heads of {head_dim} over {n_kv_heads}; heads are even and at most {MAX_HEAD_DIM}"
@@ -202,7 +203,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         let executor = &mut self.inner.borrow_mut().device.executor;
         let bytes = n_kv_heads as u64 * capacity as u64 * head_dim as u64 * 2;
         let (keys, values) = (executor.buffer("keys", bytes)?, executor.buffer("values", bytes)?);
-        Ok(Kv { shape: shape_, capacity, keys, values })
+        Ok(Kv { shape: heads, capacity, keys, values })
     }
 
     fn embed(&mut self, table: &Matrix, ids: &[u32], x: &mut Tensor) -> Result<()> {
@@ -220,7 +221,13 @@ impl<E: Executor> Backend for GpuBackend<E> {
             let row = part.bytes / (part.tiles as u64 * 16);
             let cost = Cost { others: row * ids.len() as u64 + x.bytes(), ..Cost::default() };
             let workgroups = [table.k.div_ceil(4 * 64), ids.len()];
-            inner.push(Shader::Embed(table.format), &params, &[words, out, part.buffer], workgroups, cost);
+            inner.plan.push(
+                Shader::Embed(table.format),
+                &params,
+                &[words, out, part.buffer],
+                workgroups,
+                cost,
+            );
         }
         Ok(())
     }
@@ -271,7 +278,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         let buffers = [inner.qkv.buffer()?, out, kv.keys, kv.values, rope.buffer];
         let invocations = (n_heads + 2 * n_kv_heads) * head_dim / 2;
         let workgroups = [invocations.div_ceil(64), x.rows];
-        inner.push(Shader::RopeAppend, &params.map(|n| n as u32), &buffers, workgroups, cost);
+        inner.plan.push(Shader::RopeAppend, &params.map(|n| n as u32), &buffers, workgroups, cost);
         Ok(())
     }
 
@@ -291,7 +298,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         let cached = (pos + queries.rows) * n_kv_heads * head_dim * 4;
         let cost = Cost { others: queries.bytes() + out.bytes() + cached as u64, ..Cost::default() };
         let buffers = [queries.buffer()?, to, kv.keys, kv.values];
-        inner.push(Shader::Attention, &params, &buffers, [n_heads, queries.rows], cost);
+        inner.plan.push(Shader::Attention, &params, &buffers, [n_heads, queries.rows], cost);
         Ok(())
     }
 
@@ -299,7 +306,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         if x.rows != y.rows || x.width != matrix.n {
             return shape("linear", format!("{} x {} plus {} x {}", x.rows, x.width, y.rows, matrix.n));
         }
-        self.inner.get_mut().linear(y, matrix, x, 0, true)
+        self.inner.get_mut().plan.linear(y, matrix, x, 0, true)
     }
 
     fn gated(
@@ -316,14 +323,14 @@ impl<E: Executor> Backend for GpuBackend<E> {
         }
         let inner = self.inner.get_mut();
         inner.normalise(x, 0..x.rows, norm)?;
-        let x = std::mem::take(&mut inner.normed);
-        fits(&x, gate)?;
-        fits(&x, up)?;
-        let to = out.resize(&mut inner.device, x.rows, gate.n)?;
+        let Inner { device, plan, normed: x, .. } = inner;
+        fits(x, gate)?;
+        fits(x, up)?;
+        let to = out.resize(device, x.rows, gate.n)?;
         let (rows, formats) = (row_group(x.rows), [gate.format, up.format]);
         let shader = Shader::Gated { formats, rows: rows as u32, gelu: act == Gate::GeluTanh };
-        let same = |(a, b): (&crate::memory::Part, &crate::memory::Part)| a.tiles == b.tiles;
-        if gate.parts.len() != up.parts.len() || !gate.parts.iter().zip(&up.parts).all(same) {
+        let tiles = |part: &Part| part.tiles;
+        if !gate.parts.iter().map(tiles).eq(up.parts.iter().map(tiles)) {
             return shape(
                 "gated on the GPU",
                 "matrices of different formats, each too large for one binding".into(),
@@ -331,12 +338,11 @@ impl<E: Executor> Backend for GpuBackend<E> {
         }
         for (a, b) in gate.parts.iter().zip(&up.parts) {
             let words = [gate.words(a, 0), up.words(b, 0)];
-            let params = linear_params(&words, &x, gate.blocks(), out);
-            let cost = product_cost(&x, a.bytes + b.bytes, out, 2 * (a.tiles * 16).min(gate.n) * x.width);
+            let params = linear_params(&words, x, gate.blocks(), out);
+            let cost = product_cost(x, a.bytes + b.bytes, out, 2 * (a.tiles * 16).min(gate.n) * x.width);
             let workgroups = [a.tiles, x.rows.div_ceil(rows)];
-            inner.push(shader, &params, &[x.buffer()?, to, a.buffer, b.buffer], workgroups, cost);
+            plan.push(shader, &params, &[x.buffer()?, to, a.buffer, b.buffer], workgroups, cost);
         }
-        inner.normed = x;
         Ok(())
     }
 
@@ -357,13 +363,10 @@ impl<E: Executor> Backend for GpuBackend<E> {
         }
         let inner = self.inner.get_mut();
         inner.normalise(x, rows.clone(), norm)?;
-        let normed = std::mem::take(&mut inner.normed);
-        let mut out = std::mem::take(&mut inner.logits);
-        out.resize(&mut inner.device, rows.len(), output.n)?;
-        inner.linear(&normed, output, &out, 0, false)?;
+        inner.logits.resize(&mut inner.device, rows.len(), output.n)?;
+        inner.plan.linear(&inner.normed, output, &inner.logits, 0, false)?;
         inner.flush()?;
-        *logits = rows_of(&mut inner.device.executor, &out)?;
-        (inner.normed, inner.logits) = (normed, out);
+        *logits = rows_of(&mut inner.device.executor, &inner.logits)?;
         Ok(())
     }
 

@@ -145,27 +145,25 @@ impl Native {
     }
 
     fn bind(&mut self, plan: &Plan) -> Result<Vec<Run>> {
-        let mut params = Vec::new();
+        let (mut params, mut offsets) = (Vec::new(), Vec::new());
         for Dispatch { params: words, .. } in &plan.dispatches {
             params.resize(params.len().next_multiple_of(PARAMS_ALIGN), 0);
+            offsets.push(params.len() as u64);
             params.extend_from_slice(bytemuck::cast_slice(words));
         }
-        let size = (params.len() as u64).next_multiple_of(4).max(4);
         let all = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("params"),
-            size,
+            size: params.len() as u64,
             usage: BufferUsages::UNIFORM | BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
         self.queue.write_buffer(&all, 0, &params);
-        let mut offset = 0;
         let mut runs = Vec::with_capacity(plan.dispatches.len());
-        for Dispatch { shader, params, buffers, workgroups, .. } in &plan.dispatches {
+        for (dispatch, offset) in plan.dispatches.iter().zip(offsets) {
+            let Dispatch { shader, params, buffers, workgroups, .. } = dispatch;
             let pipeline = self.pipeline(*shader);
-            let bytes = params.len() as u64 * 4;
-            offset = u64::next_multiple_of(offset, PARAMS_ALIGN as u64);
-            let params = wgpu::BufferBinding { buffer: &all, offset, size: wgpu::BufferSize::new(bytes) };
-            offset += bytes;
+            let size = wgpu::BufferSize::new(params.len() as u64 * 4);
+            let params = wgpu::BufferBinding { buffer: &all, offset, size };
             let mut resources = vec![wgpu::BindingResource::Buffer(params)];
             if shader.reads_step() {
                 resources.push(self.step.as_entire_binding());

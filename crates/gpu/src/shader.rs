@@ -82,13 +82,12 @@ impl Shader {
             }
             Self::RmsNorm => text.push_str(wgsl!("ops/rms_norm")),
             Self::Linear { format, rows, add } => {
-                let _ = writeln!(text, "const ADD: bool = {add};");
-                linear(&mut text, wgsl!("ops/linear"), &[format], rows);
+                linear(&mut text, wgsl!("ops/linear"), &[format], rows, add);
             }
-            Self::Qkv { formats, rows } => linear(&mut text, wgsl!("ops/qkv"), &formats, rows),
+            Self::Qkv { formats, rows } => linear(&mut text, wgsl!("ops/qkv"), &formats, rows, false),
             Self::Gated { formats, rows, gelu } => {
                 let _ = writeln!(text, "const GELU: bool = {gelu};");
-                linear(&mut text, wgsl!("ops/gated"), &formats, rows);
+                linear(&mut text, wgsl!("ops/gated"), &formats, rows, false);
             }
             Self::RopeAppend => text.push_str(wgsl!("ops/rope_append")),
             Self::Attention => text.push_str(wgsl!("ops/attention")),
@@ -118,8 +117,9 @@ impl fmt::Display for Shader {
     }
 }
 
-/// An op that multiplies rows with the matrices `a`, `b`, ...
-fn linear(text: &mut String, op: &str, formats: &[Format], rows: u32) {
+/// An op that multiplies rows with the matrices `a`, `b`, ... and writes the products, or adds them to what is there.
+fn linear(text: &mut String, op: &str, formats: &[Format], rows: u32, add: bool) {
+    let _ = writeln!(text, "const ADD: bool = {add};");
     let _ = writeln!(text, "const ROWS: u32 = {rows}u;");
     text.push_str(wgsl!("lib/linear_params"));
     text.push_str(op);
