@@ -65,7 +65,7 @@ pub fn load(arguments: &ModelArgs) -> Result<Loaded<CpuBackend, Cpu>> {
 /// Reads the model and moves it to the reference backend.
 pub fn load_exact(arguments: &ModelArgs) -> Result<Model<Oracle>> {
     let options = LoadOptions { context: arguments.context };
-    Ok(Model::load(&open(&arguments.model)?.artifact, Oracle, options)?)
+    Ok(Model::load(&open(&arguments.model)?.artifact, Oracle::default(), options)?)
 }
 
 impl Source {

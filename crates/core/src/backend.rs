@@ -10,7 +10,9 @@ mod tests;
 
 pub use cpu::{CpuBackend, Tensor};
 
-use crate::{PackedMatrix, Result};
+use std::task::Poll;
+
+use crate::{Error, PackedMatrix, Result};
 
 /// The non-linearity of a gated feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,16 +136,41 @@ pub trait Backend {
         out: &mut Self::Tensor,
     ) -> Result<()>;
 
-    /// The logits of rows `rows` of `x`: `norm(x) * output`; `logits` is resized to fit.
+    /// Asks for the logits of rows `rows` of `x`: `norm(x) * output`. Without rows, for the end of what was begun.
     fn logits(
         &mut self,
         x: &Self::Tensor,
         rows: std::ops::Range<usize>,
         norm: Norm<'_, Self::Vector>,
         output: &Self::Matrix,
-        logits: &mut Vec<f32>,
     ) -> Result<()>;
 
-    /// Reads a tensor back, for comparisons.
-    fn read(&self, x: &Self::Tensor) -> Result<Vec<f32>>;
+    /// Asks for the values of a tensor, for comparisons.
+    fn fetch(&mut self, x: &Self::Tensor) -> Result<()>;
+
+    /// What was asked for last, row after row. Only a device that works in the background, as the GPU of a page does, is
+    /// ever pending; it is asked again when it has more.
+    fn take(&mut self, values: &mut Vec<f32>) -> Poll<Result<()>>;
+
+    /// The values of a tensor, from a device that does not work in the background.
+    fn read(&mut self, x: &Self::Tensor) -> Result<Vec<f32>> {
+        let mut values = Vec::new();
+        self.fetch(x)?;
+        at_once(self.take(&mut values))?;
+        Ok(values)
+    }
+}
+
+/// The result of a device that does not work in the background.
+///
+/// # Errors
+/// The device's own, or [`Error::Device`] when it does after all.
+pub fn at_once<T>(result: Poll<Result<T>>) -> Result<T> {
+    match result {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(Error::Device {
+            device: "GPU".into(),
+            problem: "results are not there yet; ask again later".into(),
+        }),
+    }
 }

@@ -4,7 +4,8 @@ use crate::sampler::Sampler;
 use crate::stop::StopStrings;
 use crate::utf8::Utf8Gate;
 use crate::{Error, Model, Result, SamplingOptions, Session};
-use lowbit_core::backend::Backend;
+use lowbit_core::backend::{Backend, at_once};
+use std::task::{Poll, ready};
 use web_time::{Duration, Instant};
 
 /// How an answer is made.
@@ -115,6 +116,10 @@ pub struct Generation {
     /// Forward passes after the prompt's.
     passes: usize,
     finished: Option<FinishReason>,
+    /// When the step began that is not over.
+    step_start: Option<Instant>,
+    /// Whether a forward pass has been submitted and not collected.
+    is_running: bool,
     prefill: Duration,
     decode: Duration,
 }
@@ -160,26 +165,42 @@ impl Generation {
             generated: Vec::new(),
             passes: 0,
             finished: None,
+            step_start: None,
+            is_running: false,
             prefill: Duration::ZERO,
             decode: Duration::ZERO,
         })
     }
 
     /// Runs one chunk of the prompt or chooses one token. After [`Event::Done`] every step gives the same reason again.
+    /// For devices that do not work in the background; see [`Self::poll`].
     pub fn step<B: Backend>(&mut self, model: &mut Model<B>, session: &mut Session<B>) -> Result<Event> {
+        match self.poll(model, session) {
+            Poll::Ready(event) => event,
+            Poll::Pending => Ok(at_once(Poll::Pending)?),
+        }
+    }
+
+    /// A step as in [`Self::step`]; pending while the device works, and then to be called again. A step that fails may
+    /// be tried again, also with the session's tokens on another device.
+    pub fn poll<B: Backend>(
+        &mut self,
+        model: &mut Model<B>,
+        session: &mut Session<B>,
+    ) -> Poll<Result<Event>> {
         if let Some(reason) = self.finished {
-            return Ok(Event::Done { reason, text: String::new() });
+            return Poll::Ready(Ok(Event::Done { reason, text: String::new() }));
         }
-        let start = Instant::now();
-        if session.tokens().len() < self.prompt.len() {
-            let event = self.run_chunk(model, session);
-            self.prefill += start.elapsed();
-            event
-        } else {
-            let event = self.choose_token(model, session);
-            self.decode += start.elapsed();
-            event
+        let start = *self.step_start.get_or_insert_with(Instant::now);
+        let is_prefill = session.tokens().len() < self.prompt.len();
+        let event =
+            if is_prefill { self.run_chunk(model, session) } else { self.choose_token(model, session) };
+        if event.is_ready() {
+            let time = if is_prefill { &mut self.prefill } else { &mut self.decode };
+            *time += start.elapsed();
+            self.step_start = None;
         }
+        event
     }
 
     /// Ends the answer now. The session keeps what has been run.
@@ -221,28 +242,58 @@ impl Generation {
         }
     }
 
-    fn run_chunk<B: Backend>(&mut self, model: &mut Model<B>, session: &mut Session<B>) -> Result<Event> {
+    /// One forward pass with the logits of the last token, if they are `wanted`.
+    fn pass<B: Backend>(
+        &mut self,
+        model: &mut Model<B>,
+        session: &mut Session<B>,
+        ids: &[u32],
+        wanted: bool,
+    ) -> Poll<Result<()>> {
+        if !self.is_running {
+            let from = if wanted { ids.len() - 1 } else { ids.len() };
+            model.submit(session, ids, from..ids.len(), None)?;
+            self.is_running = true;
+        }
+        let result = model.collect(session, &mut self.logits);
+        self.is_running = result.is_pending();
+        result
+    }
+
+    fn run_chunk<B: Backend>(
+        &mut self,
+        model: &mut Model<B>,
+        session: &mut Session<B>,
+    ) -> Poll<Result<Event>> {
         let total = self.prompt.len();
         let start = session.tokens().len();
         let end = total.min(start + self.options.chunk);
-        let ids = &self.prompt[start..end];
-        let wanted = if end == total { ids.len() - 1..ids.len() } else { 0..0 };
-        model.run(session, ids, wanted, &mut self.logits, None)?;
-        Ok(Event::Prefill { done: end, total })
+        let ids = self.prompt[start..end].to_vec();
+        ready!(self.pass(model, session, &ids, end == total))?;
+        Poll::Ready(Ok(Event::Prefill { done: end, total }))
     }
 
-    fn choose_token<B: Backend>(&mut self, model: &mut Model<B>, session: &mut Session<B>) -> Result<Event> {
+    fn choose_token<B: Backend>(
+        &mut self,
+        model: &mut Model<B>,
+        session: &mut Session<B>,
+    ) -> Poll<Result<Event>> {
         if self.options.max_tokens.is_some_and(|max| self.generated.len() >= max) {
-            return Ok(self.finish(FinishReason::Length));
+            return Poll::Ready(Ok(self.finish(FinishReason::Length)));
         }
         if let Some(id) = self.pending {
             if session.free() == 0 {
-                return Ok(self.finish(FinishReason::Context));
+                return Poll::Ready(Ok(self.finish(FinishReason::Context)));
             }
-            model.run(session, &[id], 0..1, &mut self.logits, None)?;
+            ready!(self.pass(model, session, &[id], true))?;
             self.pending = None;
             self.passes += 1;
         }
+        Poll::Ready(self.choose(model))
+    }
+
+    /// Chooses a token from the logits.
+    fn choose<B: Backend>(&mut self, model: &Model<B>) -> Result<Event> {
         let id = self.sampler.sample(&self.logits)?;
         self.sampler.accept(id);
         if !self.options.ignore_eos && model.codec().is_end(id) {

@@ -6,9 +6,10 @@ use crate::arch::{self, Llama, LlamaConfig, Weights};
 use crate::codec::Codec;
 use crate::kv_cache::{KvCache, bytes_per_position};
 use crate::{Error, GenerateOptions, Generation, Result, Session};
-use lowbit_core::backend::Backend;
+use lowbit_core::backend::{Backend, at_once};
 use lowbit_core::container::Artifact;
 use std::ops::Range;
+use std::task::Poll;
 
 /// How a model is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// A model from its parts; errors as in [`Model::load`].
-    pub fn assemble<W: Weights>(parts: Parts<'_, W>, backend: B, options: LoadOptions) -> Result<Self> {
+    pub fn assemble<W: Weights<B>>(parts: Parts<'_, W>, backend: B, options: LoadOptions) -> Result<Self> {
         let Parts { config, weights, codec } = parts;
         config.validate()?;
         let tokens = codec.tokenizer().vocab_size();
@@ -128,10 +129,36 @@ impl<B: Backend> Model<B> {
         logits: &mut Vec<f32>,
         observer: Option<Observer<'_>>,
     ) -> Result<()> {
+        self.submit(session, ids, wanted, observer)?;
+        match self.collect(session, logits) {
+            Poll::Ready(result) => result,
+            Poll::Pending => at_once(Poll::Pending).map_err(Error::from),
+        }
+    }
+
+    /// Begins what [`Self::run`] does. [`Self::collect`] ends it; until then the tokens are not part of the session.
+    pub fn submit(
+        &mut self,
+        session: &mut Session<B>,
+        ids: &[u32],
+        wanted: Range<usize>,
+        observer: Option<Observer<'_>>,
+    ) -> Result<()> {
         let pos = session.tokens.len();
-        self.llama.forward(&mut self.backend, &mut session.cache, ids, pos, wanted, logits, observer)?;
-        session.tokens.extend_from_slice(ids);
+        session.running.clear();
+        self.llama.forward(&mut self.backend, &mut session.cache, ids, pos, wanted, observer)?;
+        session.running.extend_from_slice(ids);
         Ok(())
+    }
+
+    /// The logits of what was submitted last, whose tokens are now part of the session; pending while the device works.
+    pub fn collect(&mut self, session: &mut Session<B>, logits: &mut Vec<f32>) -> Poll<Result<()>> {
+        self.backend.take(logits).map(|result| {
+            let ran = std::mem::take(&mut session.running);
+            result?;
+            session.tokens.extend(ran);
+            Ok(())
+        })
     }
 }
 

@@ -5,10 +5,14 @@
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
 use lowbit_core::{PackedMatrix, Result};
 use std::ops::Range;
+use std::task::Poll;
 
 /// The reference backend.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Oracle;
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    /// What was asked for last.
+    results: Vec<f32>,
+}
 
 /// A matrix `[n][k]`.
 #[derive(Debug)]
@@ -217,14 +221,19 @@ impl Backend for Oracle {
         rows: Range<usize>,
         norm: Norm<'_, Vec<f32>>,
         output: &Matrix,
-        logits: &mut Vec<f32>,
     ) -> Result<()> {
         let values = x.values[rows.start * x.width..rows.end * x.width].to_vec();
-        *logits = output.apply(&Tensor { width: x.width, values }.normalised(norm)).values;
+        self.results = output.apply(&Tensor { width: x.width, values }.normalised(norm)).values;
         Ok(())
     }
 
-    fn read(&self, x: &Tensor) -> Result<Vec<f32>> {
-        Ok(x.values.clone())
+    fn fetch(&mut self, x: &Tensor) -> Result<()> {
+        self.results.clone_from(&x.values);
+        Ok(())
+    }
+
+    fn take(&mut self, values: &mut Vec<f32>) -> Poll<Result<()>> {
+        *values = std::mem::take(&mut self.results);
+        Poll::Ready(Ok(()))
     }
 }

@@ -10,12 +10,14 @@ use lowbit_core::backend::Backend;
 pub struct Session<B: Backend> {
     pub(crate) cache: KvCache<B>,
     pub(crate) tokens: Vec<u32>,
+    /// Submitted, but not known to have ended.
+    pub(crate) running: Vec<u32>,
 }
 
 impl<B: Backend> Session<B> {
     /// An empty session.
     pub(crate) fn new(cache: KvCache<B>) -> Self {
-        Self { cache, tokens: Vec::new() }
+        Self { cache, tokens: Vec::new(), running: Vec::new() }
     }
 
     /// The tokens in the cache.

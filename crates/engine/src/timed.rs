@@ -4,6 +4,7 @@ use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeTable};
 use lowbit_core::{PackedMatrix, Result};
 use std::cell::Cell;
 use std::ops::Range;
+use std::task::Poll;
 use web_time::{Duration, Instant};
 
 /// An op of a model's forward pass, as fused as the backend runs it.
@@ -152,12 +153,15 @@ impl<B: Backend> Backend for Timed<B> {
         rows: Range<usize>,
         norm: Norm<'_, B::Vector>,
         output: &B::Matrix,
-        logits: &mut Vec<f32>,
     ) -> Result<()> {
-        self.time(Op::Head, |inner| inner.logits(x, rows, norm, output, logits))
+        self.time(Op::Head, |inner| inner.logits(x, rows, norm, output))
     }
 
-    fn read(&self, x: &B::Tensor) -> Result<Vec<f32>> {
-        self.inner.read(x)
+    fn fetch(&mut self, x: &B::Tensor) -> Result<()> {
+        self.inner.fetch(x)
+    }
+
+    fn take(&mut self, values: &mut Vec<f32>) -> Poll<Result<()>> {
+        self.inner.take(values)
     }
 }

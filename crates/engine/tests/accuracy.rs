@@ -59,7 +59,7 @@ fn a16_is_as_exact_as_f32() {
     let question = [Message::new("user", "What is the capital of France?")];
     let ids = lowbit_engine::Codec::load(&artifact).unwrap().encode_chat(&question).unwrap();
     let last = ids.len() - 1;
-    let expected = logits(&artifact, Oracle, &ids, last);
+    let expected = logits(&artifact, Oracle::default(), &ids, last);
     let found = logits(&artifact, cpu(Activations::A16), &ids, last);
     let (p, q) = (LogProbs::new(&expected).unwrap(), LogProbs::new(&found).unwrap());
     let (kl, rms) = (p.kl_divergence(&q).unwrap(), centred_rms(&expected, &found));

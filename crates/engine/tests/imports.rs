@@ -33,7 +33,7 @@ fn open(path: &Path) -> Artifact {
 }
 
 fn logits(artifact: &Artifact) -> Vec<f32> {
-    let mut model = Model::load(artifact, Oracle, LoadOptions::default()).unwrap();
+    let mut model = Model::load(artifact, Oracle::default(), LoadOptions::default()).unwrap();
     let mut session = model.session().unwrap();
     let mut logits = Vec::new();
     model.run(&mut session, &IDS, 0..IDS.len(), &mut logits, None).unwrap();
@@ -116,7 +116,8 @@ fn both_tokenizers_agree() {
     let (file, hf) = (folder.0.join("tiny.gguf"), folder.0.join("hf"));
     std::fs::write(&file, model(true).gguf()).unwrap();
     model(true).write_hugging_face(&hf, 1).unwrap();
-    let [a, b] = [&file, &hf].map(|path| Model::load(&open(path), Oracle, LoadOptions::default()).unwrap());
+    let [a, b] =
+        [&file, &hf].map(|path| Model::load(&open(path), Oracle::default(), LoadOptions::default()).unwrap());
     for text in
         ["the capital of France is Paris", "x = 12345;\n\n  tabs\t", "\u{e9}t\u{e9} \u{1f600}", "<|im_end|>"]
     {

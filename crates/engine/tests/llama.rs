@@ -5,6 +5,7 @@
 mod support;
 
 use lowbit_core::Format;
+use lowbit_core::backend::{Backend, at_once};
 use lowbit_engine::arch::{Llama, LlamaConfig};
 use lowbit_engine::kv_cache::KvCache;
 use lowbit_engine::oracle::Oracle;
@@ -14,19 +15,25 @@ const CONTEXT: usize = 32;
 
 fn load(config: &LlamaConfig) -> (Llama<Oracle>, KvCache<Oracle>) {
     let weights = RandomWeights::new(config, Format::F32, 1);
-    let llama = Llama::load(config.clone(), &weights, &Oracle, CONTEXT).unwrap();
-    let cache = KvCache::new(&Oracle, config.n_layers, config.attention(), CONTEXT).unwrap();
+    let llama = Llama::load(config.clone(), &weights, &Oracle::default(), CONTEXT).unwrap();
+    let cache = KvCache::new(&Oracle::default(), config.n_layers, config.attention(), CONTEXT).unwrap();
     (llama, cache)
+}
+
+/// The logits that were asked for.
+fn taken(oracle: &mut Oracle) -> Vec<f32> {
+    let mut logits = vec![1.0; 3];
+    at_once(oracle.take(&mut logits)).unwrap();
+    logits
 }
 
 /// The logits of all `ids`, run in chunks of `chunk`.
 fn logits(config: &LlamaConfig, ids: &[u32], chunk: usize) -> Vec<f32> {
     let (mut llama, mut cache) = load(config);
-    let mut all = Vec::new();
+    let (mut oracle, mut all) = (Oracle::default(), Vec::new());
     for (i, ids) in ids.chunks(chunk).enumerate() {
-        let mut logits = Vec::new();
-        llama.forward(&mut Oracle, &mut cache, ids, i * chunk, 0..ids.len(), &mut logits, None).unwrap();
-        all.extend(logits);
+        llama.forward(&mut oracle, &mut cache, ids, i * chunk, 0..ids.len(), None).unwrap();
+        all.extend(taken(&mut oracle));
     }
     all
 }
@@ -64,11 +71,11 @@ fn positions_matter() {
 fn only_the_wanted_logits_are_computed() {
     let config = tiny_config();
     let (mut llama, mut cache) = load(&config);
-    let mut some = vec![1.0; 3];
-    llama.forward(&mut Oracle, &mut cache, &[1, 2, 3], 0, 0..0, &mut some, None).unwrap();
-    assert!(some.is_empty());
-    llama.forward(&mut Oracle, &mut cache, &[1, 2, 3], 0, 1..3, &mut some, None).unwrap();
-    assert_eq!(some, logits(&config, &[1, 2, 3], 3)[270..]);
+    let mut oracle = Oracle::default();
+    llama.forward(&mut oracle, &mut cache, &[1, 2, 3], 0, 0..0, None).unwrap();
+    assert!(taken(&mut oracle).is_empty());
+    llama.forward(&mut oracle, &mut cache, &[1, 2, 3], 0, 1..3, None).unwrap();
+    assert_eq!(taken(&mut oracle), logits(&config, &[1, 2, 3], 3)[270..]);
 }
 
 #[test]
@@ -77,8 +84,8 @@ fn the_observer_sees_every_layer() {
     let (mut llama, mut cache) = load(&config);
     let mut seen = Vec::new();
     let mut observe = |layer: usize, x: Vec<f32>| seen.push((layer, x.len()));
-    let mut logits = Vec::new();
-    llama.forward(&mut Oracle, &mut cache, &[1, 2], 0, 0..0, &mut logits, Some(&mut observe)).unwrap();
+    let mut oracle = Oracle::default();
+    llama.forward(&mut oracle, &mut cache, &[1, 2], 0, 0..0, Some(&mut observe)).unwrap();
     assert_eq!(seen, [(0, 128), (1, 128), (2, 128)]);
 }
 
@@ -93,9 +100,9 @@ fn an_untied_output_matrix_is_used() {
 fn what_does_not_fit_is_refused() {
     let config = tiny_config();
     let (mut llama, mut cache) = load(&config);
-    let mut logits = Vec::new();
+    let mut oracle = Oracle::default();
     let mut run = |ids: &[u32], pos| {
-        let error = llama.forward(&mut Oracle, &mut cache, ids, pos, 0..0, &mut logits, None).unwrap_err();
+        let error = llama.forward(&mut oracle, &mut cache, ids, pos, 0..0, None).unwrap_err();
         (error.code(), error.to_string())
     };
     let (code, message) = run(&[1, 2], CONTEXT - 1);
@@ -112,13 +119,13 @@ fn missing_and_misshapen_tensors_are_named() {
     let config = tiny_config();
     let mut weights = RandomWeights::new(&config, Format::F32, 1);
     weights.remove("blk.1.ffn_up.weight");
-    let error = Llama::load(config.clone(), &weights, &Oracle, CONTEXT).err().unwrap();
+    let error = Llama::load(config.clone(), &weights, &Oracle::default(), CONTEXT).err().unwrap();
     assert_eq!(error.code(), "missing-tensor");
     assert!(error.to_string().contains("blk.1.ffn_up.weight"), "{error}");
 
     let narrow = LlamaConfig { ffn_dim: 64, ..config.clone() };
     let weights = RandomWeights::new(&narrow, Format::F32, 1);
-    let error = Llama::load(config, &weights, &Oracle, CONTEXT).err().unwrap();
+    let error = Llama::load(config, &weights, &Oracle::default(), CONTEXT).err().unwrap();
     assert_eq!(error.code(), "bad-shape");
     assert!(error.to_string().contains("blk.0.ffn_gate.weight"), "{error}");
 }

@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::task::{Poll, ready};
 
 use crate::executor::Executor;
-use crate::memory::{Device, Kv, Matrix, Part, Rope, Tensor, Vector};
+use crate::memory::{Device, Kv, Matrix, Part, Rope, RowShape, Tensor, Vector};
 use crate::plan::{BufferId, Cost, Dispatch, Plan};
 use crate::shader::{ROWS, Shader};
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
@@ -29,6 +30,8 @@ struct Inner<E> {
     qkv: Tensor,
     logits: Tensor,
     last: Plan,
+    /// The shape of what was asked for; `None` when it was only the end.
+    asked: Option<RowShape>,
 }
 
 impl<E: Executor> GpuBackend<E> {
@@ -38,7 +41,9 @@ impl<E: Executor> GpuBackend<E> {
         let (ids, normed, qkv, logits) = (tensor(), tensor(), tensor(), tensor());
         let (plan, last) = (Plan::default(), Plan::default());
         let device = Device::new(executor);
-        Self { inner: RefCell::new(Inner { device, plan, pos: 0, ids, normed, qkv, logits, last }) }
+        Self {
+            inner: RefCell::new(Inner { device, plan, pos: 0, ids, normed, qkv, logits, last, asked: None }),
+        }
     }
 
     /// The plan that ran last.
@@ -57,6 +62,13 @@ impl<E: Executor> Inner<E> {
         self.device.run(&plan, word(self.pos)?)?;
         self.last = plan;
         Ok(())
+    }
+
+    /// Runs what has been asked for, and asks for values in a buffer, or for the end.
+    fn ask(&mut self, buffer: BufferId, shape: Option<RowShape>) -> Result<()> {
+        self.flush()?;
+        self.asked = shape;
+        self.device.executor.ask(buffer, shape.map_or(0, RowShape::bytes))
     }
 
     /// `normed = norm(x)` for some rows of `x`.
@@ -175,7 +187,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
     fn vector(&self, values: Vec<f32>) -> Result<Vector> {
         let executor = &mut self.inner.borrow_mut().device.executor;
         let buffer = executor.buffer("parameters", values.len() as u64 * 4)?;
-        executor.write(buffer, bytemuck::cast_slice(&values));
+        executor.write(buffer, 0, bytemuck::cast_slice(&values));
         Ok(Vector { buffer, len: values.len() })
     }
 
@@ -213,7 +225,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         let inner = self.inner.get_mut();
         inner.flush()?;
         let words = inner.ids.resize(&mut inner.device, 1, ids.len())?;
-        inner.device.executor.write(words, bytemuck::cast_slice(ids));
+        inner.device.executor.write(words, 0, bytemuck::cast_slice(ids));
         let out = x.resize(&mut inner.device, ids.len(), table.k)?;
         for part in &table.parts {
             let mut params = table.words(part, 0).to_vec();
@@ -352,34 +364,33 @@ impl<E: Executor> Backend for GpuBackend<E> {
         rows: Range<usize>,
         norm: Norm<'_, Vector>,
         output: &Matrix,
-        logits: &mut Vec<f32>,
     ) -> Result<()> {
         if rows.start > rows.end || rows.end > x.rows {
             return shape("logits", format!("rows {rows:?} of {}", x.rows));
         }
-        logits.clear();
-        if rows.is_empty() {
-            return Ok(());
-        }
         let inner = self.inner.get_mut();
+        if rows.is_empty() {
+            return inner.ask(x.buffer()?, None);
+        }
         inner.normalise(x, rows.clone(), norm)?;
-        inner.logits.resize(&mut inner.device, rows.len(), output.n)?;
+        let to = inner.logits.resize(&mut inner.device, rows.len(), output.n)?;
         inner.plan.linear(&inner.normed, output, &inner.logits, 0, false)?;
-        inner.flush()?;
-        *logits = rows_of(&mut inner.device.executor, &inner.logits)?;
-        Ok(())
+        let shape = inner.logits.shape();
+        inner.ask(to, Some(shape))
     }
 
-    fn read(&self, x: &Tensor) -> Result<Vec<f32>> {
-        let inner = &mut *self.inner.borrow_mut();
-        inner.flush()?;
-        rows_of(&mut inner.device.executor, x)
+    fn fetch(&mut self, x: &Tensor) -> Result<()> {
+        self.inner.get_mut().ask(x.buffer()?, Some(x.shape()))
     }
-}
 
-/// The rows of a tensor without their padding.
-fn rows_of(executor: &mut impl Executor, x: &Tensor) -> Result<Vec<f32>> {
-    let bytes = executor.read(x.buffer()?, x.bytes())?;
-    let values: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
-    Ok(values.chunks_exact(x.stride()).flat_map(|row| &row[..x.width]).copied().collect())
+    fn take(&mut self, values: &mut Vec<f32>) -> Poll<Result<()>> {
+        let inner = self.inner.get_mut();
+        let bytes = ready!(inner.device.executor.take())?;
+        values.clear();
+        if let Some(RowShape { width, stride, .. }) = inner.asked {
+            let all: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+            values.extend(all.chunks_exact(stride).flat_map(|row| &row[..width]));
+        }
+        Poll::Ready(Ok(()))
+    }
 }

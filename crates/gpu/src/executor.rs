@@ -1,5 +1,7 @@
 //! What runs plans.
 
+use std::task::Poll;
+
 use crate::plan::{BufferId, Plan};
 use lowbit_core::Result;
 
@@ -16,18 +18,23 @@ pub trait Executor {
     /// A buffer of `bytes` zeros, at most [`Self::max_binding`]; `what` it is for goes into messages.
     ///
     /// # Errors
-    /// [`lowbit_core::Error::OutOfMemory`] when the device has no room for it.
+    /// [`lowbit_core::Error::OutOfMemory`] when the device has no room for it. A device that works in the background
+    /// may say so only at the next [`Self::take`].
     fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId>;
 
     /// Gives a buffer back; no plan that names it is run any more.
     fn free(&mut self, buffer: BufferId);
 
-    /// Replaces the first bytes of a buffer. The number of bytes is a multiple of 4.
-    fn write(&mut self, buffer: BufferId, bytes: &[u8]);
+    /// Replaces bytes of a buffer from `offset` on. Both the offset and the number of bytes are multiples of 4.
+    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]);
 
     /// Runs all dispatches; `pos` is the position of the first row.
     fn run(&mut self, plan: &Plan, pos: u32) -> Result<()>;
 
-    /// The first `bytes` bytes of a buffer, once all that was asked for before is done.
-    fn read(&mut self, buffer: BufferId, bytes: u64) -> Result<Vec<u8>>;
+    /// Asks for the first `bytes` bytes of a buffer, a multiple of 4; without any, for the end of what has been asked
+    /// for so far. It takes the place of what was asked for before.
+    fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()>;
+
+    /// What was asked for last; pending, in the background, until it is there.
+    fn take(&mut self) -> Poll<Result<Vec<u8>>>;
 }

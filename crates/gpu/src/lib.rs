@@ -12,6 +12,7 @@
 
 mod backend;
 mod executor;
+mod kept;
 mod memory;
 #[cfg(not(target_family = "wasm"))]
 mod native;
@@ -20,6 +21,7 @@ mod shader;
 
 pub use backend::GpuBackend;
 pub use executor::{Executor, MAX_BINDING};
+pub use kept::Kept;
 pub use memory::{Kv, Matrix, Rope, Tensor, Vector};
 #[cfg(not(target_family = "wasm"))]
 pub use native::Native;

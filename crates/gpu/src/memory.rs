@@ -65,18 +65,18 @@ impl Matrix {
             return Err(Error::Shape { what: "GPU".into(), problem });
         }
         let mut parts = Vec::new();
-        let mut bytes = Vec::new();
         for first_tile in (0..tiles).step_by(most) {
             let tiles = most.min(tiles - first_tile);
-            bytes.clear();
-            let mut starts = [0; 4];
+            let bytes = tile_bytes.iter().map(|tile| (tiles * tile) as u64).sum();
+            let buffer = executor.buffer("weights", bytes)?;
+            let (mut starts, mut at) = ([0; 4], 0);
             for ((plane, tile), start) in planes.iter().zip(tile_bytes).zip(&mut starts) {
-                *start = (bytes.len() / 4) as u32;
-                bytes.extend_from_slice(&plane[first_tile * tile..][..tiles * tile]);
+                let plane = &plane[first_tile * tile..][..tiles * tile];
+                *start = (at / 4) as u32;
+                executor.write(buffer, at, plane);
+                at += plane.len() as u64;
             }
-            let buffer = executor.buffer("weights", bytes.len() as u64)?;
-            executor.write(buffer, &bytes);
-            parts.push(Part { buffer, first_tile, tiles, planes: starts, bytes: bytes.len() as u64 });
+            parts.push(Part { buffer, first_tile, tiles, planes: starts, bytes });
         }
         Ok(Self { format: *format, n: *n, k: *k, parts })
     }
@@ -170,7 +170,27 @@ impl Tensor {
 
     /// Bytes of its rows.
     pub(crate) fn bytes(&self) -> u64 {
-        self.rows as u64 * self.stride() as u64 * 4
+        self.shape().bytes()
+    }
+
+    /// How its rows lie.
+    pub(crate) fn shape(&self) -> RowShape {
+        RowShape { rows: self.rows, width: self.width, stride: self.stride() }
+    }
+}
+
+/// Rows of floats, each followed by padding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowShape {
+    pub rows: usize,
+    pub width: usize,
+    /// Floats from row to row.
+    pub stride: usize,
+}
+
+impl RowShape {
+    pub(crate) fn bytes(self) -> u64 {
+        self.rows as u64 * self.stride as u64 * 4
     }
 }
 

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use crate::executor::{Executor, MAX_BINDING};
+use crate::kept::Kept;
 use crate::plan::{BufferId, Dispatch, Plan};
 use crate::shader::Shader;
 use lowbit_core::{Error, Result};
@@ -12,8 +14,6 @@ use wgpu::{BindGroup, Buffer, BufferUsages, ComputePipeline, Device, Queue};
 
 /// Where a device wants the parameters of a dispatch to begin.
 const PARAMS_ALIGN: usize = 256;
-/// Plans that are kept ready to run.
-const KEPT: usize = 4;
 
 /// A GPU of the system.
 pub struct Native {
@@ -24,17 +24,13 @@ pub struct Native {
     pipelines: HashMap<Shader, ComputePipeline>,
     /// What changes from step to step.
     step: Buffer,
-    /// The plans that ran last, the latest at the end.
-    ready: Vec<Ready>,
+    ready: Kept<Arc<[Run]>>,
+    /// What was asked for last.
+    asked: Option<Buffer>,
     failure: Arc<Mutex<Option<String>>>,
 }
 
-/// A plan with its bind groups.
-struct Ready {
-    plan: Plan,
-    runs: Vec<Run>,
-}
-
+/// A dispatch with its bind group.
 struct Run {
     pipeline: ComputePipeline,
     bindings: BindGroup,
@@ -79,8 +75,9 @@ impl Native {
             usage: BufferUsages::UNIFORM | BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
-        let (buffers, pipelines, ready) = (Vec::new(), HashMap::new(), Vec::new());
-        Ok(Self { info: adapter.get_info(), device, queue, buffers, pipelines, step, ready, failure })
+        let (buffers, pipelines) = (Vec::new(), HashMap::new());
+        let (ready, asked) = (Kept::default(), None);
+        Ok(Self { info: adapter.get_info(), device, queue, buffers, pipelines, step, ready, asked, failure })
     }
 
     /// What the GPU is called.
@@ -126,22 +123,13 @@ impl Native {
         self.pipelines.entry(shader).or_insert_with(make).clone()
     }
 
-    /// The plan's place in `ready`, at the end.
-    fn prepare(&mut self, plan: &Plan) -> Result<&Ready> {
-        match self.ready.iter().position(|ready| ready.plan.is_same(plan)) {
-            Some(at) => {
-                let ready = self.ready.remove(at);
-                self.ready.push(ready);
-            }
-            None => {
-                if self.ready.len() == KEPT {
-                    self.ready.remove(0);
-                }
-                let runs = self.bind(plan)?;
-                self.ready.push(Ready { plan: plan.clone(), runs });
-            }
+    fn prepare(&mut self, plan: &Plan) -> Result<Arc<[Run]>> {
+        if let Some(runs) = self.ready.get(plan) {
+            return Ok(runs.clone());
         }
-        self.ready.last().ok_or_else(|| device_error("no plan is ready".to_owned()))
+        let runs: Arc<[Run]> = self.bind(plan)?.into();
+        self.ready.put(plan, runs.clone());
+        Ok(runs)
     }
 
     fn bind(&mut self, plan: &Plan) -> Result<Vec<Run>> {
@@ -214,26 +202,26 @@ impl Executor for Native {
     }
 
     fn free(&mut self, buffer: BufferId) {
-        // Plans that are ready hold the buffer; one with the same name must not be taken for them.
-        self.ready.retain(|ready| ready.plan.dispatches.iter().all(|run| !run.buffers.contains(&buffer)));
+        self.ready.forget(buffer);
         if let Some(slot) = self.buffers.get_mut(buffer.0 as usize) {
             *slot = None;
         }
     }
 
-    fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
+    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
         if let Ok(buffer) = self.get(buffer) {
-            self.queue.write_buffer(buffer, 0, bytes);
+            self.queue.write_buffer(buffer, offset, bytes);
         }
     }
 
     fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
+        let runs = self.prepare(plan)?;
         self.queue.write_buffer(&self.step, 0, bytemuck::cast_slice(&[pos, 0, 0, 0]));
         let mut encoder =
             self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("step") });
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            for Run { pipeline, bindings, workgroups: [x, y] } in &self.prepare(plan)?.runs {
+            for Run { pipeline, bindings, workgroups: [x, y] } in &*runs {
                 pass.set_pipeline(pipeline);
                 pass.set_bind_group(0, bindings, &[]);
                 pass.dispatch_workgroups(*x, *y, 1);
@@ -243,7 +231,11 @@ impl Executor for Native {
         self.check()
     }
 
-    fn read(&mut self, buffer: BufferId, bytes: u64) -> Result<Vec<u8>> {
+    fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
+        self.asked = None;
+        if bytes == 0 {
+            return Ok(());
+        }
         let copy = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("results"),
             size: bytes,
@@ -254,18 +246,38 @@ impl Executor for Native {
             self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
         encoder.copy_buffer_to_buffer(self.get(buffer)?, 0, &copy, 0, bytes);
         self.queue.submit([encoder.finish()]);
+        self.asked = Some(copy);
+        Ok(())
+    }
+
+    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
+        Poll::Ready(self.wait())
+    }
+}
+
+impl Native {
+    /// Waits for all that was asked for.
+    fn wait(&mut self) -> Result<Vec<u8>> {
+        let Some(copy) = self.asked.take() else {
+            self.finish()?;
+            return Ok(Vec::new());
+        };
         let (sender, receiver) = mpsc::channel();
         copy.map_async(wgpu::MapMode::Read, .., move |result| drop(sender.send(result)));
-        self.device
-            .poll(wgpu::PollType::wait_indefinitely())
-            .map_err(|error| device_error(error.to_string()))?;
-        self.check()?;
+        self.finish()?;
         match receiver.recv() {
             Ok(Ok(())) => {}
             _ => return Err(device_error(format!("{}: results cannot be read", self.info.name))),
         }
         let view = copy.get_mapped_range(..).map_err(|error| device_error(error.to_string()))?;
         Ok(view.to_vec())
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.device
+            .poll(wgpu::PollType::wait_indefinitely())
+            .map_err(|error| device_error(error.to_string()))?;
+        self.check()
     }
 }
 

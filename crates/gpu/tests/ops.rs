@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
+use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable, at_once};
 use lowbit_core::buffer::Bytes;
 use lowbit_core::format::{FORMATS, Format};
 use lowbit_core::kernels::selftest::sample;
@@ -10,6 +10,7 @@ use lowbit_core::{PackedMatrix, Result};
 use lowbit_gpu::{BufferId, Executor, GpuBackend, MAX_BINDING, Matrix, Native, Plan, Shader, Tensor};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::task::Poll;
 
 type Gpu = GpuBackend<Native>;
 
@@ -51,14 +52,17 @@ impl Executor for Narrow {
     fn free(&mut self, buffer: BufferId) {
         self.native.free(buffer);
     }
-    fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
-        self.native.write(buffer, bytes);
+    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
+        self.native.write(buffer, offset, bytes);
     }
     fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
         self.native.run(plan, pos)
     }
-    fn read(&mut self, buffer: BufferId, bytes: u64) -> Result<Vec<u8>> {
-        self.native.read(buffer, bytes)
+    fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
+        self.native.ask(buffer, bytes)
+    }
+    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
+        self.native.take()
     }
 }
 
@@ -371,7 +375,8 @@ fn matrices_that_are_cut_give_the_same_values() {
             let (mut out, mut logits) = (gpu.tensor(), Vec::new());
             gpu.gated(&y, norm, Gate::Silu, [&a, &b], &mut out).unwrap();
             found.extend(gpu.read(&out).unwrap());
-            gpu.logits(&y, 1..m, norm, &c, &mut logits).unwrap();
+            gpu.logits(&y, 1..m, norm, &c).unwrap();
+            at_once(gpu.take(&mut logits)).unwrap();
             found.extend(logits);
             gpu.embed(&c, &[82, 0, 40], &mut out).unwrap();
             found.extend(gpu.read(&out).unwrap());

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 
 use super::rows::{self, RowQueue};
 use super::{AttentionShape, Backend, Gate, Norm, RopeTable};
@@ -27,6 +28,8 @@ pub struct CpuBackend {
     values: Vec<f32>,
     /// Results of parts of attention.
     states: Vec<f32>,
+    /// What was asked for last.
+    results: Vec<f32>,
     /// One a thread.
     scratch: Vec<Mutex<attention::Scratch>>,
 }
@@ -71,6 +74,7 @@ impl CpuBackend {
             keys: Vec::new(),
             values: Vec::new(),
             states: Vec::new(),
+            results: Vec::new(),
         })
     }
 
@@ -311,21 +315,26 @@ impl Backend for CpuBackend {
         rows: Range<usize>,
         norm: Norm<'_, Vec<f32>>,
         output: &PackedMatrix,
-        logits: &mut Vec<f32>,
     ) -> Result<()> {
         if rows.start > rows.end || rows.end > x.rows() {
             return shape("logits", format!("rows {rows:?} of {}", x.rows()));
         }
         let wanted = &x.data[rows.start * x.width..rows.end * x.width];
         self.prepare(wanted, x.width, Some(norm), [output])?;
-        logits.resize(rows.len() * output.n, 0.0);
-        let out = Output::new(logits, rows.len(), output.n)?;
+        self.results.resize(rows.len() * output.n, 0.0);
+        let out = Output::new(&mut self.results, rows.len(), output.n)?;
         let prepared = Prepared { quantized: &self.quantized, floats: &self.normed[..wanted.len()] };
         multiply(&self.team, self.isa, prepared, [(output, Write::Store, out)])
     }
 
-    fn read(&self, x: &Tensor) -> Result<Vec<f32>> {
-        Ok(x.data.clone())
+    fn fetch(&mut self, x: &Tensor) -> Result<()> {
+        self.results.clone_from(&x.data);
+        Ok(())
+    }
+
+    fn take(&mut self, values: &mut Vec<f32>) -> Poll<Result<()>> {
+        std::mem::swap(values, &mut self.results);
+        Poll::Ready(Ok(()))
     }
 }
 

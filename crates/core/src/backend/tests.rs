@@ -82,7 +82,8 @@ impl Layer {
             cpu.gated(&x, norm(1), Gate::Silu, [gate, up], &mut hidden).unwrap();
             cpu.linear_add(&hidden, &self.down, &mut x).unwrap();
             stream.extend(cpu.read(&x).unwrap());
-            cpu.logits(&x, 0..ids.len(), norm(2), &self.embedding, &mut logits).unwrap();
+            cpu.logits(&x, 0..ids.len(), norm(2), &self.embedding).unwrap();
+            at_once(cpu.take(&mut logits)).unwrap();
             all_logits.extend_from_slice(&logits);
         }
         stream.extend(all_logits);
@@ -206,8 +207,8 @@ fn operands_that_do_not_fit_are_errors() {
     assert!(cpu.attention(&queries, &kv, 3, &mut out).is_err());
     assert!(cpu.linear_add(&queries, &layer.down, &mut x).is_err());
     let narrow = Norm { weight: &vec![1.0; 3], eps: EPS };
-    assert!(cpu.logits(&x, 0..1, narrow, &layer.embedding, &mut Vec::new()).is_err());
-    assert!(cpu.logits(&x, 1..3, norm, &layer.embedding, &mut Vec::new()).is_err());
+    assert!(cpu.logits(&x, 0..1, narrow, &layer.embedding).is_err());
+    assert!(cpu.logits(&x, 1..3, norm, &layer.embedding).is_err());
     let short = RopeTable { sin: Vec::new(), ..table() };
     assert!(cpu.rope(short).is_err());
     let missing = Isa::ALL.into_iter().find(|isa| !isa.is_available());
@@ -225,6 +226,7 @@ fn no_rows_are_no_work() {
     cpu.gated(&x, norm, Gate::GeluTanh, [gate, up], &mut hidden).unwrap();
     cpu.linear_add(&hidden, &layer.down, &mut x).unwrap();
     let mut logits = vec![1.0];
-    cpu.logits(&x, 0..0, norm, &layer.embedding, &mut logits).unwrap();
+    cpu.logits(&x, 0..0, norm, &layer.embedding).unwrap();
+    at_once(cpu.take(&mut logits)).unwrap();
     assert!(logits.is_empty() && cpu.read(&x).unwrap().is_empty());
 }

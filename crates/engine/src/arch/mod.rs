@@ -7,6 +7,9 @@ pub use llama::{Llama, LlamaConfig, SpecialTokens};
 pub use rope::{RopeConfig, RopeScaling};
 
 use crate::{Error, Result};
+use lowbit_core::PackedMatrix;
+use lowbit_core::backend::Backend;
+use lowbit_core::container::Artifact;
 
 /// An architecture as importers and loaders see it.
 #[derive(Clone, Copy, Debug)]
@@ -68,22 +71,31 @@ impl std::fmt::Display for TensorKind {
     }
 }
 
-/// Where a model's tensors come from.
-pub trait Weights {
-    /// The packed matrix `name`.
-    fn matrix(&self, name: &str) -> lowbit_core::Result<lowbit_core::PackedMatrix>;
+/// Where the tensors of a model on a device come from. Each is asked for once.
+pub trait Weights<B: Backend> {
+    /// The matrix `name` on the device, and its size.
+    fn matrix(&self, name: &str, backend: &B) -> lowbit_core::Result<(TensorKind, B::Matrix)>;
     /// The f32 vector `name`.
     fn vector(&self, name: &str) -> lowbit_core::Result<Vec<f32>>;
 }
 
-impl Weights for lowbit_core::container::Artifact {
-    fn matrix(&self, name: &str) -> lowbit_core::Result<lowbit_core::PackedMatrix> {
-        self.matrix(name)
+impl<B: Backend> Weights<B> for Artifact {
+    fn matrix(&self, name: &str, backend: &B) -> lowbit_core::Result<(TensorKind, B::Matrix)> {
+        move_to(backend, self.matrix(name)?)
     }
 
     fn vector(&self, name: &str) -> lowbit_core::Result<Vec<f32>> {
         self.vector(name)
     }
+}
+
+/// Moves a matrix to a device.
+pub fn move_to<B: Backend>(
+    backend: &B,
+    matrix: PackedMatrix,
+) -> lowbit_core::Result<(TensorKind, B::Matrix)> {
+    let kind = TensorKind::Matrix { n: matrix.n, k: matrix.k };
+    Ok((kind, backend.matrix(matrix)?))
 }
 
 fn check(field: &'static str, holds: bool, problem: impl FnOnce() -> String) -> Result<()> {

@@ -2,10 +2,13 @@
 #![allow(dead_code, reason = "every test file uses a part of this")]
 #![allow(clippy::unwrap_used)]
 
+use lowbit_core::backend::Backend;
 use lowbit_core::backend::RopeStyle;
 use lowbit_core::pack::{Origin, matrix_from_f32};
 use lowbit_core::{Format, PackedMatrix};
-use lowbit_engine::arch::{LlamaConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, Weights};
+use lowbit_engine::arch::{
+    LlamaConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, Weights, move_to,
+};
 use lowbit_engine::model::Parts;
 use lowbit_engine::oracle::Oracle;
 use lowbit_engine::tokenizer::Tokenizer;
@@ -64,9 +67,9 @@ impl RandomWeights {
     }
 }
 
-impl Weights for RandomWeights {
-    fn matrix(&self, name: &str) -> lowbit_core::Result<PackedMatrix> {
-        self.matrices.get(name).cloned().ok_or_else(|| missing(name))
+impl<B: Backend> Weights<B> for RandomWeights {
+    fn matrix(&self, name: &str, backend: &B) -> lowbit_core::Result<(TensorKind, B::Matrix)> {
+        move_to(backend, self.matrices.get(name).cloned().ok_or_else(|| missing(name))?)
     }
 
     fn vector(&self, name: &str) -> lowbit_core::Result<Vec<f32>> {
@@ -142,5 +145,5 @@ pub fn try_tiny_model(context: usize) -> lowbit_engine::Result<Model<Oracle>> {
     let tokenizer = Tokenizer::from_json(byte_tokenizer_json().as_bytes()).unwrap();
     let codec = Codec::new(tokenizer, Some(TEMPLATE), config.tokens.clone())?;
     let parts = Parts { config, weights: &weights, codec };
-    Model::assemble(parts, Oracle, LoadOptions { context: Some(context) })
+    Model::assemble(parts, Oracle::default(), LoadOptions { context: Some(context) })
 }

@@ -52,7 +52,7 @@ pub type Observer<'a> = &'a mut dyn FnMut(usize, Vec<f32>);
 
 impl<B: Backend> Llama<B> {
     /// Moves the weights to the device and prepares for `context` positions.
-    pub fn load(config: LlamaConfig, weights: &impl Weights, backend: &B, context: usize) -> Result<Self> {
+    pub fn load(config: LlamaConfig, weights: &impl Weights<B>, backend: &B, context: usize) -> Result<Self> {
         config.validate()?;
         let load = Loader { tensors: config.tensors(), weights, backend };
         let layer = |i: usize| {
@@ -92,11 +92,10 @@ impl<B: Backend> Llama<B> {
         &self.config
     }
 
-    /// Runs the tokens `ids` at positions `pos..pos + ids.len()`: writes their keys and values to `cache` and the logits
-    /// of the tokens `wanted` (an index range into `ids`, may be empty) to `logits`, `[wanted.len()][vocab_size]`.
+    /// Runs the tokens `ids` at positions `pos..pos + ids.len()`: writes their keys and values to `cache`, and asks the
+    /// backend for the logits of the tokens `wanted` (an index range into `ids`, may be empty).
     ///
     /// Positions below `pos` must have been run before. The result does not depend on how a text is cut into calls.
-    #[expect(clippy::too_many_arguments, reason = "the operands of one forward pass")]
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -104,7 +103,6 @@ impl<B: Backend> Llama<B> {
         ids: &[u32],
         pos: usize,
         wanted: Range<usize>,
-        logits: &mut Vec<f32>,
         mut observer: Option<Observer<'_>>,
     ) -> Result<()> {
         self.check(cache, ids, pos)?;
@@ -125,12 +123,8 @@ impl<B: Backend> Llama<B> {
                 observe(i, backend.read(x)?);
             }
         }
-        if wanted.is_empty() {
-            logits.clear();
-            return Ok(());
-        }
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        Ok(backend.logits(x, wanted, norm(&self.output_norm), output, logits)?)
+        Ok(backend.logits(x, wanted, norm(&self.output_norm), output)?)
     }
 
     fn check(&self, cache: &KvCache<B>, ids: &[u32], pos: usize) -> Result<()> {
@@ -160,11 +154,11 @@ struct Loader<'a, B, W> {
     backend: &'a B,
 }
 
-impl<B: Backend, W: Weights> Loader<'_, B, W> {
+impl<B: Backend, W: Weights<B>> Loader<'_, B, W> {
     fn matrix(&self, name: &str) -> Result<B::Matrix> {
-        let matrix = self.weights.matrix(name)?;
-        self.expect(name, super::TensorKind::Matrix { n: matrix.n, k: matrix.k })?;
-        Ok(self.backend.matrix(matrix)?)
+        let (kind, matrix) = self.weights.matrix(name, self.backend)?;
+        self.expect(name, kind)?;
+        Ok(matrix)
     }
 
     fn vector(&self, name: &str) -> Result<B::Vector> {
