@@ -5,8 +5,10 @@ export type { ChatStream } from './stream.js';
 export { abilities, type Abilities } from './variant.js';
 export type {
   Activations,
+  AdapterInfo,
   ChatMessage,
   ChatResult,
+  Device,
   FinishReason,
   GenerateOptions,
   LoadOptions,

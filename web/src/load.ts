@@ -22,10 +22,7 @@ const MAX_TIMEOUT_MS = 0x7fff_ffff;
  */
 export async function loadModel(source: ModelSource, options: LoadOptions = {}): Promise<Model> {
   options ??= {};
-  const { signal, device = 'auto' } = options;
-  if (device !== 'auto' && device !== 'cpu') {
-    throw new LowbitError('unsupported-device', `device: ${String(device)} is not supported; use "auto" or "cpu"`);
-  }
+  const { signal } = options;
   if (signal?.aborted) throw abortError(signal);
   const request = loadRequest(source, options);
   const connection = connect(options.workerUrl);
@@ -34,7 +31,7 @@ export async function loadModel(source: ModelSource, options: LoadOptions = {}):
     else if (message.type === 'warning') options.onWarning?.(message.warning);
   };
   try {
-    return new Model(connection, await connection.call('load', request, { signal, listener }));
+    return new Model(connection, await connection.call('load', request, { signal, listener }), options.onWarning);
   } catch (error) {
     connection.close(new LowbitError('disposed', 'the model was not loaded'));
     throw error;
@@ -92,8 +89,11 @@ function ownScript(): string {
 }
 
 function loadRequest(source: ModelSource, options: LoadOptions): LoadRequest {
-  const { threads = defaultThreads(), cache = true, verify = false, headers = {}, context, activations } = options;
+  const { device = 'auto', threads = defaultThreads(), cache = true, verify = false, headers = {}, context, activations } = options;
   const { stallTimeout = STALL_TIMEOUT_MS } = options;
+  if (!['auto', 'webgpu', 'cpu'].includes(device)) {
+    throw new LowbitError('unsupported-device', `device: ${String(device)} is not supported; use "auto", "webgpu" or "cpu"`);
+  }
   checked.integer('threads', threads, 1, 64);
   checked.integer('stallTimeout', stallTimeout, 1, MAX_TIMEOUT_MS);
   checked.oneOf('cache', cache, [true, false, 'only']);
@@ -103,6 +103,7 @@ function loadRequest(source: ModelSource, options: LoadOptions): LoadRequest {
   return {
     source: origin(source),
     wasmUrls: wasmUrls(options.wasmUrl),
+    device,
     threads,
     cache,
     verify,

@@ -1,20 +1,26 @@
 import * as checked from './arguments.js';
 import { LowbitError } from './errors.js';
-import type { Prompt } from './protocol.js';
+import type { CallMessage, Prompt } from './protocol.js';
 import type { Connection } from './rpc.js';
 import { ChatStream } from './stream.js';
-import type { ChatMessage, GenerateOptions, MemoryUse, ModelInfo } from './types.js';
+import type { ChatMessage, GenerateOptions, LoadWarning, MemoryUse, ModelInfo } from './types.js';
 
 /** A loaded model. Calls are answered one after the other. */
 export class Model {
-  /** What the model is and how it runs. */
-  readonly info: ModelInfo;
+  #info: Readonly<ModelInfo>;
   readonly #connection: Connection;
+  readonly #onWarning: ((warning: LoadWarning) => void) | undefined;
 
   /** @internal */
-  constructor(connection: Connection, info: ModelInfo) {
+  constructor(connection: Connection, info: ModelInfo, onWarning?: (warning: LoadWarning) => void) {
     this.#connection = connection;
-    this.info = Object.freeze(info);
+    this.#onWarning = onWarning;
+    this.#info = Object.freeze(info);
+  }
+
+  /** What the model is and how it runs. Another object after the model had to change its device. */
+  get info(): Readonly<ModelInfo> {
+    return this.#info;
   }
 
   /**
@@ -58,7 +64,7 @@ export class Model {
       chunk: checked.integer('chunk', chunk, 1, 0xffff_ffff),
       length: checked.integer('length', length, 0, 0xffff_ffff),
     };
-    return this.#connection.call('parity', request, { signal });
+    return this.#connection.call('parity', request, { signal, listener: (message) => this.#heard(message) });
   }
 
   /** Ends the worker and frees all memory. What is still running fails with code `disposed`. */
@@ -68,6 +74,12 @@ export class Model {
 
   [Symbol.dispose](): void {
     this.dispose();
+  }
+
+  /** What a call tells about the model itself. */
+  #heard(message: CallMessage): void {
+    if (message.type === 'warning') this.#onWarning?.(message.warning);
+    else if (message.type === 'info') this.#info = Object.freeze(message.info);
   }
 
   #generate(prompt: Prompt, options: GenerateOptions): ChatStream {
@@ -80,6 +92,7 @@ export class Model {
           listener: (message) => {
             if (message.type === 'text') feed.text(message.text);
             else if (message.type === 'prefill') onPrefill?.(message.done, message.total);
+            else this.#heard(message);
           },
         }),
       !stream,

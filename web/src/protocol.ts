@@ -5,6 +5,7 @@ import type {
   Activations,
   ChatMessage,
   ChatResult,
+  Device,
   LoadProgress,
   LoadWarning,
   MemoryUse,
@@ -17,6 +18,7 @@ import type {
 export interface LoadRequest {
   source: { url: string } | { blob: Blob; name: string };
   wasmUrls: Record<Variant, string>;
+  device: 'auto' | Device;
   variant?: Variant;
   threads: number;
   activations?: Activations;
@@ -72,6 +74,7 @@ export type CallMessage =
   | { type: 'error'; id: number; error: ErrorData }
   | { type: 'progress'; id: number; progress: LoadProgress }
   | { type: 'warning'; id: number; warning: LoadWarning }
+  | { type: 'info'; id: number; info: ModelInfo }
   | { type: 'prefill'; id: number; done: number; total: number }
   | { type: 'text'; id: number; text: string };
 

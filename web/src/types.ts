@@ -7,6 +7,19 @@ export type Activations = 'a8' | 'a16';
 /** Which module of the engine runs. */
 export type Variant = 'base' | 'relaxed' | 'threads';
 
+/** What a model runs on. */
+export type Device = 'webgpu' | 'cpu';
+
+/** A GPU, as the browser describes it; much of it may be empty. */
+export interface AdapterInfo {
+  vendor: string;
+  architecture: string;
+  device: string;
+  description: string;
+  /** Whether it is no GPU, but computes on the CPU. */
+  isSoftware: boolean;
+}
+
 /** How far loading is. */
 export interface LoadProgress {
   /**
@@ -28,7 +41,8 @@ export interface LoadWarning {
    * `storage-quota`: too little storage, the model is not kept; `storage-unavailable`: the browser grants none, or it fails;
    * `chunk-refetched`: a part arrived damaged and was fetched again; `not-isolated`: one thread only, because the page is
    * not cross-origin isolated; `no-relaxed-simd`: one thread only, because the browser lacks relaxed SIMD;
-   * `fewer-threads`: the browser could not start all of them.
+   * `fewer-threads`: the browser could not start all of them; `gpu-failed`: the GPU computes wrongly, has no room or has
+   * failed, and the model runs on the CPU; `gpu-lost`: the browser took the GPU away, the model was brought back to it.
    */
   code:
     | 'storage-quota'
@@ -37,6 +51,8 @@ export interface LoadWarning {
     | 'not-isolated'
     | 'no-relaxed-simd'
     | 'fewer-threads'
+    | 'gpu-failed'
+    | 'gpu-lost'
     | (string & {});
   /** In words. */
   message: string;
@@ -44,8 +60,11 @@ export interface LoadWarning {
 
 /** Options of {@link loadModel}. */
 export interface LoadOptions {
-  /** Where the model runs. `auto` is the CPU today. */
-  device?: 'auto' | 'cpu';
+  /**
+   * Where the model runs. `auto`, the default: on the GPU where the browser offers one and it passes a test, else on the CPU.
+   * `webgpu`: also on an adapter that only computes on the CPU; an error where there is none.
+   */
+  device?: 'auto' | Device;
   /** Threads of the engine; by default one per core, at most 8. One when the page is not cross-origin isolated. */
   threads?: number;
   /** Overrides the precision that the model asks for. */
@@ -54,7 +73,7 @@ export interface LoadOptions {
   context?: number;
   /** Called as loading goes on. */
   onProgress?: (progress: LoadProgress) => void;
-  /** Called for what does not prevent loading. */
+  /** Called for what does not prevent loading, or, later, answering. */
   onWarning?: (warning: LoadWarning) => void;
   /** Aborts loading. What was downloaded is kept, and a later call goes on from there. */
   signal?: AbortSignal;
@@ -155,7 +174,11 @@ export interface ModelInfo {
   activations: Activations;
   /** How tokens are chosen when nothing is said. */
   sampling: Required<Sampling>;
-  device: 'cpu';
+  device: Device;
+  /** The GPU that the model runs on. */
+  adapter: AdapterInfo | undefined;
+  /** The variants of the GPU's shaders; empty on the CPU. */
+  kernels: string;
   variant: Variant;
   /** The instruction set as the engine names it. */
   isa: string;
@@ -175,7 +198,7 @@ export interface ModelInfo {
 
 /** Memory of the engine in bytes. */
 export interface MemoryUse {
-  /** All of the engine's memory. */
+  /** All of the engine's memory, the GPU's included. */
   total: number;
   /** The packed weights. */
   weights: number;

@@ -5,7 +5,7 @@
 
 import { LowbitError, errorData } from './errors.js';
 import type { Calls, FromWorker, ToWorker } from './protocol.js';
-import { Session } from './worker/session.js';
+import { Session, type SessionReporter } from './worker/session.js';
 import { forget } from './worker/store.js';
 import { help } from './worker/wasm.js';
 
@@ -55,6 +55,7 @@ function perform(call: Extract<ToWorker, { type: 'call' }>, signal: AbortSignal)
           text: (text) => post({ type: 'text', id, text }),
           prefill: (done, total) => post({ type: 'prefill', id, done, total }),
         },
+        reporter(id),
         signal,
       );
     case 'tokenize':
@@ -62,7 +63,7 @@ function perform(call: Extract<ToWorker, { type: 'call' }>, signal: AbortSignal)
     case 'memory':
       return Promise.resolve(loaded().memory());
     case 'parity':
-      return loaded().parity(call.argument, signal);
+      return loaded().parity(call.argument, reporter(id), signal);
     case 'forget':
       return forget(call.argument.url);
   }
@@ -79,6 +80,14 @@ async function load(id: number, argument: Calls['load'][0], signal: AbortSignal)
     signal,
   );
   return session.info;
+}
+
+/** What a session tells during a call. */
+function reporter(id: number): SessionReporter {
+  return {
+    warning: (warning) => post({ type: 'warning', id, warning }),
+    info: (info) => post({ type: 'info', id, info }),
+  };
 }
 
 function loaded(): Session {

@@ -36,6 +36,7 @@ function request(changes: Partial<LoadRequest> = {}): LoadRequest {
   return {
     source: { url: 'https://models.test/tiny.lowbit' },
     wasmUrls: { base: '', relaxed: '', threads: '' },
+    device: 'cpu',
     threads: 1,
     cache: true,
     verify: false,

@@ -17,7 +17,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("testing", &[]),
     ("core", &[]),
     ("engine", &["lowbit-core"]),
-    ("wasm", &["lowbit-core", "lowbit-engine"]),
+    ("wasm", &["lowbit-core", "lowbit-engine", "lowbit-gpu"]),
     ("gpu", &["lowbit-core"]),
     ("cli", &["lowbit-core", "lowbit-engine", "lowbit-gpu"]),
 ];

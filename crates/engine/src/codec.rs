@@ -5,7 +5,7 @@ use crate::sampler::Sampling;
 use crate::template::{ChatTemplate, Message, RenderOptions};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, SamplingOptions};
-use lowbit_core::container::Artifact;
+use lowbit_core::container::{Artifact, Header};
 
 /// What a model needs to read and write text. It needs no device.
 pub struct Codec {
@@ -21,18 +21,21 @@ impl Codec {
     /// # Errors
     /// When the configuration, the tokenizer or the template is defective.
     pub fn load(artifact: &Artifact) -> Result<Self> {
-        Self::of_artifact(artifact).map_err(|error| error.of(&artifact.header().file))
+        let header = artifact.header();
+        let tokenizer = header.manifest.tokenizer.as_ref().map(|name| artifact.document(name)).transpose()?;
+        Self::of_header(header, tokenizer).map_err(|error| error.of(&header.file))
     }
 
-    fn of_artifact(artifact: &Artifact) -> Result<Self> {
-        let manifest = &artifact.header().manifest;
+    /// From the header of an artifact and the document that holds its tokenizer.
+    pub(crate) fn of_header(header: &Header, tokenizer: Option<&[u8]>) -> Result<Self> {
+        let manifest = &header.manifest;
         arch::arch(&manifest.architecture)?;
         let tokens = arch::llama::parse(&manifest.config)?.tokens;
-        let document = manifest.tokenizer.as_deref().ok_or_else(|| Error::Tokenizer {
+        let tokenizer = tokenizer.ok_or_else(|| Error::Tokenizer {
             field: "manifest".to_owned(),
             problem: "the artifact holds no tokenizer; pack the model again".to_owned(),
         })?;
-        let tokenizer = Tokenizer::from_json(artifact.document(document)?)?;
+        let tokenizer = Tokenizer::from_json(tokenizer)?;
         let sampling = SamplingOptions::of_manifest(&manifest.sampling)?;
         Ok(Self { sampling, ..Self::new(tokenizer, manifest.chat_template.as_deref(), tokens)? })
     }

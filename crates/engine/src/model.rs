@@ -7,7 +7,7 @@ use crate::codec::Codec;
 use crate::kv_cache::{KvCache, bytes_per_position};
 use crate::{Error, GenerateOptions, Generation, Result, Session};
 use lowbit_core::backend::{Backend, at_once};
-use lowbit_core::container::Artifact;
+use lowbit_core::container::{Artifact, Header};
 use std::ops::Range;
 use std::task::Poll;
 
@@ -50,15 +50,25 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// When the manifest, a tensor, the tokenizer or the template is defective, or the context does not fit the model.
     pub fn load(artifact: &Artifact, backend: B, options: LoadOptions) -> Result<Self> {
-        Self::load_parts(artifact, backend, options).map_err(|error| error.of(&artifact.header().file))
+        let header = artifact.header();
+        let tokenizer = header.manifest.tokenizer.as_ref().map(|name| artifact.document(name)).transpose()?;
+        Self::of_header(header, tokenizer, artifact, backend, options)
     }
 
-    fn load_parts(artifact: &Artifact, backend: B, options: LoadOptions) -> Result<Self> {
-        let manifest = &artifact.header().manifest;
-        arch::arch(&manifest.architecture)?;
-        let config = arch::llama::parse(&manifest.config)?;
-        let parts = Parts { codec: Codec::load(artifact)?, weights: artifact, config };
-        Self::assemble(parts, backend, options)
+    /// A model from the header of its artifact, its tokenizer and its tensors; errors as in [`Model::load`].
+    pub fn of_header<W: Weights<B>>(
+        header: &Header,
+        tokenizer: Option<&[u8]>,
+        weights: &W,
+        backend: B,
+        options: LoadOptions,
+    ) -> Result<Self> {
+        let parts = || {
+            let config = arch::llama::parse(&header.manifest.config)?;
+            Ok(Parts { codec: Codec::of_header(header, tokenizer)?, weights, config })
+        };
+        let model = parts().and_then(|parts| Self::assemble(parts, backend, options));
+        model.map_err(|error| error.of(&header.file))
     }
 
     /// A model from its parts; errors as in [`Model::load`].

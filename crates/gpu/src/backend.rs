@@ -64,6 +64,15 @@ impl<E: Executor> Inner<E> {
         Ok(())
     }
 
+    /// What is asked for from now on begins at position `pos`. A plan has one position.
+    fn move_to(&mut self, pos: usize) -> Result<()> {
+        if self.pos != pos && self.plan.dispatches.iter().any(|dispatch| dispatch.shader.reads_step()) {
+            self.flush()?;
+        }
+        self.pos = pos;
+        Ok(())
+    }
+
     /// Runs what has been asked for, and asks for values in a buffer, or for the end.
     fn ask(&mut self, buffer: BufferId, shape: Option<RowShape>) -> Result<()> {
         self.flush()?;
@@ -266,7 +275,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
             return shape("attention", format!("{} rows at {pos} for a cache of {}", x.rows, kv.capacity));
         }
         let inner = self.inner.get_mut();
-        inner.pos = pos;
+        inner.move_to(pos)?;
         inner.normalise(x, 0..x.rows, norm)?;
         inner.qkv(qkv)?;
         let out = queries.resize(&mut inner.device, x.rows, width)?;
@@ -388,7 +397,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         let bytes = ready!(inner.device.executor.take())?;
         values.clear();
         if let Some(RowShape { width, stride, .. }) = inner.asked {
-            let all: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+            let all: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
             values.extend(all.chunks_exact(stride).flat_map(|row| &row[..width]));
         }
         Poll::Ready(Ok(()))

@@ -2,24 +2,28 @@
 
 use crate::artifact::Artifact;
 use crate::error::Failure;
+use crate::gpu::Page;
+use crate::runner::{On, Runner};
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::CpuBackend;
+use lowbit_core::container::Header;
 use lowbit_core::simd::Isa;
-use lowbit_engine::kv_cache::bytes_per_position;
+use lowbit_engine::generate::DEFAULT_CHUNK;
 use lowbit_engine::sampler::Sampling;
-use lowbit_engine::{
-    Event, GenerateOptions, Generation, LoadOptions, Message, Model, Session, logits_sha256,
-};
+use lowbit_engine::{GenerateOptions, Generation, LoadOptions, Message, Model, Upload, logits_sha256};
+use lowbit_gpu::GpuBackend;
 use serde::{Deserialize, Serialize};
+use std::task::Poll;
 use wasm_bindgen::prelude::*;
 
 /// A model, its one session, and the answer in the making.
 #[wasm_bindgen]
 pub struct Engine {
-    model: Model<CpuBackend>,
-    session: Session<CpuBackend>,
+    runner: Box<dyn Runner>,
     generation: Option<Generation>,
     parity: Option<Parity>,
+    /// Tokens of a session on another device, which are still to be run here.
+    replay: Vec<u32>,
     info: Info,
     memory: Memory,
 }
@@ -40,10 +44,20 @@ struct Info {
     context: usize,
     activations: Activations,
     sampling: Sampling,
-    isa: &'static str,
-    threads: usize,
+    #[serde(flatten)]
+    how: How,
     fingerprint: String,
     licence: String,
+}
+
+/// What a model runs on.
+#[derive(Serialize)]
+struct How {
+    device: &'static str,
+    isa: &'static str,
+    /// The variants of the shaders.
+    kernels: String,
+    threads: usize,
 }
 
 /// Bytes of the parts of memory that are of interest.
@@ -77,15 +91,23 @@ struct Answer<'a> {
 /// A prompt whose last logits are wanted.
 struct Parity {
     ids: Vec<u32>,
-    done: usize,
     chunk: usize,
 }
 
 #[wasm_bindgen]
 impl Engine {
-    /// Builds the model of a whole artifact. `options` is JSON: `{threads, activations?, context?}`.
+    /// Builds the model of a whole artifact on the CPU. `options` is JSON: `{threads, activations?, context?}`.
     pub fn start(artifact: Artifact, options: &str) -> Result<Engine, JsValue> {
-        Ok(Self::build(artifact, &parse(options)?)?)
+        Ok(Self::on_cpu(artifact, &parse(options)?)?)
+    }
+
+    /// Takes over the answer in the making and the session of an engine whose device was lost: its tokens are run again
+    /// before the next step.
+    pub fn adopt(&mut self, mut other: Engine) {
+        self.replay = if other.replay.is_empty() { other.runner.tokens().to_vec() } else { other.replay };
+        self.runner.clear();
+        self.generation = other.generation.take();
+        self.parity = other.parity.take();
     }
 
     /// What the model is and how it runs, as JSON.
@@ -100,24 +122,27 @@ impl Engine {
 
     /// The tokens of plain text.
     pub fn tokenize(&self, text: &str) -> Vec<u32> {
-        self.model.codec().tokenizer().encode(text, false)
+        self.runner.codec().tokenizer().encode(text, false)
     }
 
     /// Begins an answer. `prompt` is JSON: `{messages}`, `{text}` or `{ids}`; `options` is that of [`GenerateOptions`].
     pub fn begin(&mut self, prompt: &str, options: &str) -> Result<(), JsValue> {
         let ids = self.ids(prompt)?;
         let options: GenerateOptions = parse(options)?;
-        let generation =
-            Generation::new(&self.model, &mut self.session, ids, options).map_err(Failure::from)?;
-        self.generation = Some(generation);
+        self.generation = Some(self.runner.begin(ids, options).map_err(Failure::from)?);
         Ok(())
     }
 
-    /// Runs one step of the answer and returns what it did as `{type, ...}`, in JSON.
-    pub fn step(&mut self) -> Result<String, JsValue> {
+    /// Runs one step of the answer and returns what it did as `{type, ...}`, in JSON; nothing while the device works.
+    pub fn step(&mut self) -> Result<Option<String>, JsValue> {
+        if self.replay_step()?.is_pending() {
+            return Ok(None);
+        }
         let generation = self.generation.as_mut().ok_or_else(no_answer)?;
-        let event: Event = generation.step(&mut self.model, &mut self.session).map_err(Failure::from)?;
-        Ok(json(&event)?)
+        match self.runner.step(generation).map_err(Failure::from)? {
+            Poll::Ready(event) => Ok(Some(json(&event)?)),
+            Poll::Pending => Ok(None),
+        }
     }
 
     /// Ends the answer and returns its tokens and what they cost, as JSON.
@@ -144,27 +169,32 @@ impl Engine {
     pub fn parity_begin(&mut self, prompt: &str, chunk: usize, length: usize) -> Result<usize, JsValue> {
         let ids = self.ids(prompt)?;
         let positions = if length == 0 { ids.len() } else { length };
-        if ids.is_empty() || positions > self.session.capacity() {
-            let problem = format!("{positions} positions, expected 1 to {}", self.session.capacity());
+        if ids.is_empty() || positions > self.runner.context() {
+            let problem = format!("{positions} positions, expected 1 to {}", self.runner.context());
             return Err(Failure::new("bad-argument", problem).into());
         }
-        self.session.clear();
+        self.runner.clear();
+        self.runner.abandon();
+        self.replay.clear();
         let ids = ids.iter().copied().cycle().take(positions).collect();
-        self.parity = Some(Parity { ids, done: 0, chunk: chunk.max(1) });
+        self.parity = Some(Parity { ids, chunk: chunk.max(1) });
         Ok(positions)
     }
 
-    /// Computes the next chunk; after the last one, returns SHA-256 of the logits.
+    /// Computes the next chunk; after the last one, returns SHA-256 of the logits. Nothing before, or while the device
+    /// works.
     #[wasm_bindgen(js_name = parityStep)]
     pub fn parity_step(&mut self) -> Result<Option<String>, JsValue> {
-        let parity = self.parity.as_mut().ok_or_else(no_answer)?;
-        let end = parity.ids.len().min(parity.done + parity.chunk);
-        let ids = &parity.ids[parity.done..end];
+        if self.replay_step()?.is_pending() {
+            return Ok(None);
+        }
+        let Parity { ids, chunk } = self.parity.as_ref().ok_or_else(no_answer)?;
+        let done = self.runner.tokens().len();
+        let end = ids.len().min(done + chunk);
         let mut logits = Vec::new();
-        let wanted = ids.len() - 1..ids.len();
-        self.model.run(&mut self.session, ids, wanted, &mut logits, None).map_err(Failure::from)?;
-        parity.done = end;
-        if end < parity.ids.len() {
+        if self.runner.forward(&ids[done..end], &mut logits).map_err(Failure::from)?.is_pending()
+            || end < ids.len()
+        {
             return Ok(None);
         }
         self.parity = None;
@@ -173,39 +203,62 @@ impl Engine {
 }
 
 impl Engine {
-    fn build(artifact: Artifact, options: &StartOptions) -> Result<Self, Failure> {
+    fn on_cpu(artifact: Artifact, options: &StartOptions) -> Result<Self, Failure> {
         let artifact = artifact.whole()?;
         let header = artifact.header();
         let activations = options.activations.unwrap_or(header.manifest.activations);
         let isa = Isa::best();
         let backend = CpuBackend::new(isa, options.threads, activations)?;
-        let threads = backend.threads();
+        let how = How { device: "cpu", isa: isa.name(), kernels: String::new(), threads: backend.threads() };
         let model = Model::load(&artifact, backend, LoadOptions { context: options.context })?;
-        let session = model.session()?;
+        Ok(Self::new(Box::new(On::new(model)?), header, activations, how))
+    }
+
+    /// The model of what has been uploaded.
+    pub(crate) fn on_gpu(upload: Upload<GpuBackend<Page>>, options: &str) -> Result<Self, Failure> {
+        let options: StartOptions = parse(options)?;
+        let header = upload.header().clone();
+        let activations = options.activations.unwrap_or(header.manifest.activations);
+        let how = How { device: "webgpu", isa: "wgsl", kernels: String::new(), threads: 1 };
+        let model = upload.finish(LoadOptions { context: options.context })?;
+        Ok(Self::new(Box::new(On::new(model)?), &header, activations, how))
+    }
+
+    fn new(runner: Box<dyn Runner>, header: &Header, activations: Activations, how: How) -> Self {
         let info = Info {
             name: match header.manifest.source.file.as_str() {
                 "" => header.file.clone(),
                 name => name.to_owned(),
             },
             architecture: header.manifest.architecture.clone(),
-            context: model.context(),
+            context: runner.context(),
             activations,
-            sampling: model.codec().sampling().clone(),
-            isa: isa.name(),
-            threads,
+            sampling: runner.codec().sampling().clone(),
+            how,
             fingerprint: header.fingerprint.clone(),
             licence: header.manifest.source.licence.clone(),
         };
-        let config = model.config();
-        let kv_cache = bytes_per_position(config.n_layers, config.attention()) * session.capacity() as u64;
-        let memory = Memory { weights: artifact.data().as_slice().len(), kv_cache };
-        Ok(Self { model, session, generation: None, parity: None, info, memory })
+        let memory = Memory { weights: header.data_len, kv_cache: runner.kv_bytes() };
+        Self { runner, generation: None, parity: None, replay: Vec::new(), info, memory }
+    }
+
+    /// Runs some of the tokens that are still to be run again; pending while there are more.
+    fn replay_step(&mut self) -> Result<Poll<()>, Failure> {
+        let done = self.runner.tokens().len();
+        if done >= self.replay.len() {
+            self.replay.clear();
+            return Ok(Poll::Ready(()));
+        }
+        let end = self.replay.len().min(done + DEFAULT_CHUNK);
+        let _ = self.runner.forward(&self.replay[done..end], &mut Vec::new())?;
+        Ok(Poll::Pending)
     }
 
     fn ids(&self, prompt: &str) -> Result<Vec<u32>, Failure> {
+        let codec = self.runner.codec();
         Ok(match parse(prompt)? {
-            Prompt::Messages { messages } => self.model.codec().encode_chat(&messages)?,
-            Prompt::Text { text } => self.model.codec().encode(&text),
+            Prompt::Messages { messages } => codec.encode_chat(&messages)?,
+            Prompt::Text { text } => codec.encode(&text),
             Prompt::Ids { ids } => ids,
         })
     }

@@ -5,6 +5,8 @@
 mod artifact;
 mod engine;
 mod error;
+mod gpu;
+mod runner;
 
 use wasm_bindgen::prelude::*;
 

@@ -8,7 +8,8 @@ import { KeptSource } from './kept_source.js';
 import { Keeper } from './keeper.js';
 import { sha256 } from './sha256.js';
 import { StorageFailure, Store, exclusively, type Begun, type State } from './store.js';
-import { ArtifactMemory, GgufImport, type Wasm } from './wasm.js';
+import type { Gpu } from './gpu.js';
+import { ArtifactMemory, GgufImport, GpuModel, destination, type Destination, type Wasm } from './wasm.js';
 
 /** What a load tells on its way. */
 export interface Reporter {
@@ -16,9 +17,9 @@ export interface Reporter {
   warning: (warning: LoadWarning) => void;
 }
 
-/** A model whose bytes are all in the engine's memory. */
+/** A model whose bytes are all where they belong. */
 export interface Loaded {
-  artifact: ArtifactMemory;
+  artifact: Destination;
   /** The whole file in bytes. */
   bytes: number;
   from: ModelInfo['from'];
@@ -34,22 +35,23 @@ const UNSOUND = ['malformed-file', 'unsupported', 'unknown-architecture', 'missi
 /** Waiting longer than this for a server's word on a kept model is not worth it. */
 const PROBE_TIMEOUT_MS = 2000;
 
-/** Brings the bytes of a model into the engine's memory: from storage, the network or a file. */
+/** Brings the bytes of a model to the GPU, or into the engine's memory: from storage, the network or a file. */
 export async function loadBytes(
   request: LoadRequest,
   wasm: Promise<Wasm>,
   report: Reporter,
   signal: AbortSignal,
+  gpu?: Gpu,
 ): Promise<Loaded> {
   // An engine that cannot start must not go unnoticed while bytes are awaited.
   wasm.catch(() => undefined);
   if ('blob' in request.source) {
     const source = new BlobSource(request.source.blob, request.source.name);
-    return new Loader(source, wasm, report, signal).fetch(undefined, 'file');
+    return new Loader(source, wasm, report, signal, gpu).fetch(undefined, 'file');
   }
   const { url } = request.source;
   const source = new UrlSource(url, request.headers, request.stallTimeout);
-  const loader = new Loader(source, wasm, report, signal);
+  const loader = new Loader(source, wasm, report, signal, gpu);
   if (request.cache === false) return loader.fetch(undefined, 'network');
   const waiting = () => report.progress({ phase: 'waiting', loaded: 0, total: 0, resumed: 0 });
   return exclusively(url, signal, waiting, async () => {
@@ -79,6 +81,7 @@ class Loader {
     private readonly wasm: Promise<Wasm>,
     private readonly report: Reporter,
     private readonly signal: AbortSignal,
+    private readonly gpu: Gpu | undefined,
   ) {
     this.#throttle = new Throttle(report);
   }
@@ -90,7 +93,7 @@ class Loader {
     const asked = request.cache === 'only' ? undefined : this.#probe();
     const [header, wasm] = await Promise.all([store.header().catch(() => undefined), this.wasm]);
     if (!header) return undefined;
-    const artifact = ArtifactMemory.of(wasm, this.source.name, header);
+    const artifact = await destination(wasm, this.source.name, header, this.gpu);
     const sound = await this.#readAll(store, artifact, request.verify ? chunksOf(this.source.name, header) : undefined, header.length);
     const now = await asked;
     const changed = now !== undefined && (now.size !== state.sourceSize || now.version !== state.sourceVersion);
@@ -155,7 +158,7 @@ class Loader {
     const { name } = this.source;
     const chunks = chunksOf(name, header);
     const wasm = await this.wasm;
-    const artifact = ArtifactMemory.of(wasm, name, header);
+    const artifact = await destination(wasm, name, header, this.gpu);
     try {
       const total = header.length + artifact.dataLength;
       checkCount(name, chunks, artifact.dataLength);
@@ -182,7 +185,7 @@ class Loader {
   }
 
   /** Reads the chunks that are kept. Returns how many of them are sound. */
-  async #resume(keeper: Keeper, artifact: ArtifactMemory, chunks: Chunks, ready: number, headerBytes: number): Promise<number> {
+  async #resume(keeper: Keeper, artifact: Destination, chunks: Chunks, ready: number, headerBytes: number): Promise<number> {
     const buffer = new Uint8Array(chunks.size);
     for (let index = 0; index < ready; index++) {
       this.#check();
@@ -198,7 +201,7 @@ class Loader {
 
   /** Receives the chunks from `first` on. One is verified and written while the next one arrives. */
   async #receive(
-    artifact: ArtifactMemory,
+    artifact: Destination,
     chunks: Chunks,
     first: number,
     headerBytes: number,
@@ -232,7 +235,7 @@ class Loader {
 
   /** Verifies a chunk, fetches it once more if it is damaged, and puts it in its place. */
   async #accept(
-    artifact: ArtifactMemory,
+    artifact: Destination,
     chunks: Chunks,
     index: number,
     bytes: Uint8Array<ArrayBuffer>,
@@ -252,6 +255,7 @@ class Loader {
     }
     this.#check();
     artifact.write(offset, bytes);
+    await artifact.settled();
     state.sourceVersion = this.source.version;
     await keeper.write(bytes, offset, state);
   }
@@ -272,9 +276,11 @@ class Loader {
       this.#check();
       chunks.push(await sha256(packed.slice(at, at + CHUNK_SIZE)));
     }
-    const artifact = ArtifactMemory.from(wasm, importer, chunks);
-    await this.#keepAll(artifact, keeper, chunks.length);
-    return { artifact, bytes: artifact.header().length + artifact.dataLength, from, kept: keeper.keeps };
+    const memory = ArtifactMemory.from(wasm, importer, chunks);
+    await this.#keepAll(memory, keeper, chunks.length);
+    const bytes = memory.header().length + memory.dataLength;
+    const artifact = this.gpu ? await GpuModel.from(wasm, memory, this.gpu) : memory;
+    return { artifact, bytes, from, kept: keeper.keeps };
   }
 
   async #packed(wasm: Wasm, prefix: Uint8Array<ArrayBuffer>, download: Download, resumed: number): Promise<GgufImport> {
@@ -326,7 +332,7 @@ class Loader {
     await keeper.save({ ...state, chunks, complete: true });
   }
 
-  async #readAll(store: Store, artifact: ArtifactMemory, verify: Chunks | undefined, headerBytes: number): Promise<boolean> {
+  async #readAll(store: Store, artifact: Destination, verify: Chunks | undefined, headerBytes: number): Promise<boolean> {
     const size = verify?.size ?? READ_SIZE;
     const total = headerBytes + artifact.dataLength;
     if ((await store.size('data')) < artifact.dataLength) return false;
@@ -335,6 +341,8 @@ class Loader {
       const view = artifact.view(offset, Math.min(size, artifact.dataLength - offset));
       if (!(await store.read('data', view, offset))) return false;
       if (verify && (await sha256(view.slice())) !== verify.hashes[index]) return false;
+      artifact.filled(view);
+      await artifact.settled();
       this.#throttle.send({ phase: 'cache', loaded: headerBytes + offset + view.length, total, resumed: 0 });
     }
     return true;

@@ -3,6 +3,7 @@ import type { FromHelper, HelperFailure, HelperStart } from '../protocol.js';
 import type { Variant } from '../types.js';
 import * as shared from '../../wasm/shared.js';
 import * as single from '../../wasm/single.js';
+import type { Gpu } from './gpu.js';
 import { setFallback } from './sha256.js';
 
 /** The engine's functions and classes, the same in every module. */
@@ -11,34 +12,41 @@ export type Glue = typeof single;
 /** A running instance of the engine. */
 export class Wasm {
   #crash: LowbitError | undefined;
+  #threads = 1;
 
   private constructor(
     readonly glue: Glue,
     readonly variant: Variant,
+    private readonly module: WebAssembly.Module,
     private readonly memory: WebAssembly.Memory,
-    readonly threads: number,
   ) {
     setFallback((bytes) => glue.sha256(bytes));
   }
 
-  /** Fetches, compiles and starts a module, and its helpers one after the other; `onHelper` gets the port of each. */
-  static async start(
-    url: string,
-    variant: Variant,
-    threads: number,
-    onHelper: (port: MessagePort) => void,
-    signal: AbortSignal,
-  ): Promise<Wasm> {
+  /** Fetches, compiles and starts a module. */
+  static async start(url: string, variant: Variant, signal: AbortSignal): Promise<Wasm> {
     const module = await compile(url, signal);
     if (variant !== 'threads') {
       const { memory } = instantiate(() => single.initSync({ module }));
-      return new Wasm(single, variant, memory, 1);
+      return new Wasm(single, variant, module, memory);
     }
     const { memory } = instantiate(() => shared.initSync({ module }));
-    let started = 1;
+    return new Wasm(shared as unknown as Glue, variant, module, memory);
+  }
+
+  /** Threads of the team. */
+  get threads(): number {
+    return this.#threads;
+  }
+
+  /** Starts helpers one after the other until the team has `threads`; `onHelper` gets the port of each. */
+  async startHelpers(threads: number, onHelper: (port: MessagePort) => void): Promise<void> {
+    if (this.variant !== 'threads') return;
+    const { module, memory } = this;
     // One at a time: each allocates its stack in the shared memory when it starts.
-    while (started < threads && (await startHelper({ type: 'helper', index: started, module, memory }, onHelper))) started++;
-    return new Wasm(shared as unknown as Glue, variant, memory, started);
+    while (this.#threads < threads && (await startHelper({ type: 'helper', index: this.#threads, module, memory }, onHelper))) {
+      this.#threads++;
+    }
   }
 
   /** Bytes of memory that the engine holds. */
@@ -82,8 +90,97 @@ function cause(glue: Pick<Glue, 'lastPanic'>, thrown: unknown): string {
 /** A model that answers. */
 export type Engine = single.Engine;
 
+/** Where the data of a model goes as it arrives, from its start to its end. */
+export interface Destination {
+  /** Bytes of the data. */
+  readonly dataLength: number;
+  /** Room for the data at `offset`, to be read into. It is void as soon as the engine allocates. */
+  view(offset: number, length: number): Uint8Array;
+  /** Takes what was read into {@link view}. */
+  filled(view: Uint8Array): void;
+  /** Takes data that lie elsewhere. */
+  write(offset: number, bytes: Uint8Array): void;
+  /** Settles when the device has what it was given; throws when it has no room for it. */
+  settled(): Promise<void>;
+  /** The artifact before its data. */
+  header(): Uint8Array<ArrayBuffer>;
+  /** Builds the model; this object is used up. */
+  start(options: string): Engine;
+  free(): void;
+}
+
+/** Checks a header and makes room for its data: on the GPU, if it computes rightly, or in the engine's memory. */
+export async function destination(wasm: Wasm, name: string, header: Uint8Array, gpu: Gpu | undefined): Promise<Destination> {
+  return gpu ? GpuModel.of(wasm, name, header, gpu) : ArtifactMemory.of(wasm, name, header);
+}
+
+/** A model that moves to the GPU while it arrives. */
+export class GpuModel implements Destination {
+  readonly dataLength: number;
+  readonly #inner: single.GpuArtifact;
+  #staging = new Uint8Array(0);
+
+  private constructor(
+    private readonly wasm: Wasm,
+    private readonly gpu: Gpu,
+    inner: single.GpuArtifact,
+  ) {
+    this.#inner = inner;
+    this.dataLength = inner.dataLength;
+  }
+
+  static of(wasm: Wasm, name: string, header: Uint8Array, gpu: Gpu): Promise<GpuModel> {
+    return new GpuModel(wasm, gpu, wasm.call((glue) => new glue.GpuArtifact(name, header, gpu))).#tested();
+  }
+
+  /** Moves a model that is whole in memory, which is used up. */
+  static from(wasm: Wasm, artifact: ArtifactMemory, gpu: Gpu): Promise<GpuModel> {
+    return new GpuModel(wasm, gpu, wasm.call((glue) => glue.GpuArtifact.of(artifact.release(), gpu))).#tested();
+  }
+
+  /** This, after the GPU has been compared with the CPU; throws when it computes wrongly. */
+  async #tested(): Promise<this> {
+    try {
+      while (!this.wasm.call(() => this.#inner.check())) await this.gpu.settled();
+      return this;
+    } catch (error) {
+      this.free();
+      throw error;
+    }
+  }
+
+  view(_offset: number, length: number): Uint8Array {
+    if (this.#staging.length < length) this.#staging = new Uint8Array(length);
+    return this.#staging.subarray(0, length);
+  }
+
+  filled(view: Uint8Array): void {
+    this.wasm.call(() => this.#inner.push(view));
+  }
+
+  write(_offset: number, bytes: Uint8Array): void {
+    this.filled(bytes);
+  }
+
+  settled(): Promise<void> {
+    return this.gpu.finish();
+  }
+
+  header(): Uint8Array<ArrayBuffer> {
+    return this.wasm.call(() => this.#inner.header()) as Uint8Array<ArrayBuffer>;
+  }
+
+  start(options: string): Engine {
+    return this.wasm.call(() => this.#inner.start(options));
+  }
+
+  free(): void {
+    this.wasm.free(this.#inner);
+  }
+}
+
 /** The memory of a model whose bytes arrive piece by piece. */
-export class ArtifactMemory {
+export class ArtifactMemory implements Destination {
   readonly dataLength: number;
   readonly #inner: single.Artifact;
 
@@ -105,9 +202,21 @@ export class ArtifactMemory {
     return new ArtifactMemory(wasm, importer.finish(chunks));
   }
 
-  /** The part of the data at `offset`, to be read into. It is void as soon as the engine allocates. */
   view(offset: number, length: number): Uint8Array {
     return this.wasm.view(this.#inner.pointer() + offset, length);
+  }
+
+  filled(): void {
+    // It is where it belongs.
+  }
+
+  settled(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  /** What this object wraps, which it has no more. */
+  release(): single.Artifact {
+    return this.#inner;
   }
 
   write(offset: number, bytes: Uint8Array): void {
@@ -118,7 +227,6 @@ export class ArtifactMemory {
     return this.wasm.call(() => this.#inner.header()) as Uint8Array<ArrayBuffer>;
   }
 
-  /** Builds the model; this object is used up. */
   start(options: string): Engine {
     return this.wasm.call((glue) => glue.Engine.start(this.#inner, options));
   }

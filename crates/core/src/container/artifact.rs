@@ -60,16 +60,7 @@ impl Artifact {
     /// When it is missing or one of its values is not finite.
     pub fn vector(&self, name: &str) -> Result<Vec<f32>> {
         let range = self.header.vector(name).ok_or_else(|| self.missing(name))?;
-        let bytes = &self.data.as_slice()[range];
-        let values: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        match values.iter().position(|x| !x.is_finite()) {
-            Some(i) => Err(Error::malformed(
-                &self.header.file,
-                format!("tensor {name}"),
-                format!("element {i} is {}; the file is damaged", values[i]),
-            )),
-            None => Ok(values),
-        }
+        vector(&self.header.file, name, &self.data.as_slice()[range])
     }
 
     /// A document: the tokenizer and so on.
@@ -83,6 +74,22 @@ impl Artifact {
 
     fn missing(&self, name: &str) -> Error {
         Error::MissingTensor { file: self.header.file.clone(), tensor: name.to_owned() }
+    }
+}
+
+/// The values of a vector of parameters from its bytes.
+///
+/// # Errors
+/// When one of them is not finite; `file` and `name` are quoted in the message.
+pub fn vector(file: &str, name: &str, bytes: &[u8]) -> Result<Vec<f32>> {
+    let values: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    match values.iter().position(|x| !x.is_finite()) {
+        Some(i) => Err(Error::malformed(
+            file,
+            format!("tensor {name}"),
+            format!("element {i} is {}; the file is damaged", values[i]),
+        )),
+        None => Ok(values),
     }
 }
 

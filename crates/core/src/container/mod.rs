@@ -11,7 +11,7 @@ mod artifact;
 mod header;
 mod layout;
 
-pub use artifact::Artifact;
+pub use artifact::{Artifact, vector};
 pub use header::{Header, parse_header};
 pub use layout::{Item, Layout, Place};
 

@@ -1,0 +1,189 @@
+//! Whether a device computes what the CPU computes: every op of a model, on made-up weights in the model's formats.
+
+use crate::Result;
+use crate::arch::llama;
+use lowbit_core::activation::Activations;
+use lowbit_core::backend::{AttentionShape, Backend, CpuBackend, Gate, Norm, RopeStyle, RopeTable, at_once};
+use lowbit_core::container::Header;
+use lowbit_core::format::Format;
+use lowbit_core::kernels::selftest::sample;
+use lowbit_core::simd::Isa;
+use lowbit_core::{Error, PackedMatrix};
+use std::task::{Poll, ready};
+
+/// Input and output features of the made-up matrices: no whole number of tiles.
+const WIDTH: usize = 96;
+const FEATURES: usize = 83;
+/// Rows of a prompt's chunk.
+const ROWS: usize = 37;
+
+/// An op with the formats of its matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Embed(Format),
+    Attention([Format; 3]),
+    Linear(Format),
+    Gated([Format; 2]),
+    Logits(Format),
+}
+
+/// The checks that are still to be made.
+pub struct SelfTest {
+    /// An op, and the rows it is given.
+    checks: Vec<(Op, usize)>,
+    heads: AttentionShape,
+    reference: CpuBackend,
+    tolerance: f32,
+    /// What the device has been asked for, as the CPU has it.
+    expected: Option<Vec<f32>>,
+}
+
+impl SelfTest {
+    /// The ops of the model that `header` describes. `activations` are those that the device computes with; where it does
+    /// not quantise them, [`Activations::A16`] is as exact.
+    ///
+    /// # Errors
+    /// When the header describes no model.
+    pub fn new(header: &Header, activations: Activations) -> Result<Self> {
+        let config = llama::parse(&header.manifest.config)?;
+        let format = |name: String| header.matrix(&name).map(|(entry, _)| entry.format);
+        let mut ops = Vec::new();
+        for i in 0..config.n_layers {
+            let [q, k, v, output, gate, up, down] =
+                ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
+                    .map(|name| format(format!("blk.{i}.{name}.weight")));
+            ops.extend(q.zip(k).zip(v).map(|((q, k), v)| Op::Attention([q, k, v])));
+            ops.extend(gate.zip(up).map(|(gate, up)| Op::Gated([gate, up])));
+            ops.extend([output, down].into_iter().flatten().map(Op::Linear));
+        }
+        let embedding = format("token_embd.weight".to_owned());
+        let output = format("output.weight".to_owned()).or(embedding);
+        ops.extend(embedding.map(Op::Embed));
+        ops.extend(output.map(Op::Logits));
+        let mut checks: Vec<(Op, usize)> = Vec::new();
+        for op in ops {
+            if !checks.iter().any(|(known, _)| *known == op) {
+                checks.extend([(op, 1), (op, ROWS)]);
+            }
+        }
+        // One key and value head less than all may have is enough to see whether heads are told apart.
+        let group = config.n_heads / config.n_kv_heads.max(1);
+        let n_kv_heads = config.n_kv_heads.min(2);
+        let heads = AttentionShape { n_heads: group * n_kv_heads, n_kv_heads, head_dim: config.head_dim };
+        Ok(Self {
+            checks,
+            heads,
+            reference: CpuBackend::new(Isa::best(), 1, activations)?,
+            tolerance: if activations == Activations::A8 { 2e-2 } else { 2e-3 },
+            expected: None,
+        })
+    }
+
+    /// Makes the next checks; pending while the device works, and then to be called again.
+    ///
+    /// # Errors
+    /// [`Error::Device`], naming the op, when the device computes wrongly; the device's own errors.
+    pub fn poll<B: Backend>(&mut self, device: &mut B) -> Poll<lowbit_core::Result<()>> {
+        let mut found = Vec::new();
+        while let Some(&(op, rows)) = self.checks.last() {
+            if self.expected.is_none() {
+                op.run(rows, self.heads, &mut self.reference)?;
+                let expected = self.expected.insert(Vec::new());
+                at_once(self.reference.take(expected))?;
+                op.run(rows, self.heads, device)?;
+            }
+            ready!(device.take(&mut found))?;
+            let expected = self.expected.take().unwrap_or_default();
+            compare(&expected, &found, self.tolerance).map_err(|problem| Error::Device {
+                device: "GPU".to_owned(),
+                problem: format!("{op:?} of {rows} rows computes wrongly: {problem}"),
+            })?;
+            self.checks.pop();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Op {
+    /// Asks a device for the results.
+    fn run<B: Backend>(self, rows: usize, heads: AttentionShape, device: &mut B) -> lowbit_core::Result<()> {
+        let matrix = |device: &B, format, n, seed| device.matrix(sample(format, n, WIDTH, seed));
+        // Small, so that scores of attention differ by little.
+        let weight = device.vector((0..WIDTH).map(|i| 0.02 - 0.0001 * i as f32).collect())?;
+        let norm = Norm { weight: &weight, eps: 1e-5 };
+        let x = floats(device, rows, WIDTH, 1)?;
+        let mut out = device.tensor();
+        match self {
+            Self::Embed(format) => {
+                let table = matrix(device, format, FEATURES, 2)?;
+                let ids: Vec<u32> = (0..rows).map(|row| (row * 37 % FEATURES) as u32).collect();
+                device.embed(&table, &ids, &mut out)?;
+                device.fetch(&out)
+            }
+            Self::Linear(format) => {
+                let matrix = matrix(device, format, FEATURES, 3)?;
+                let mut sum = floats(device, rows, FEATURES, 4)?;
+                device.linear_add(&x, &matrix, &mut sum)?;
+                device.fetch(&sum)
+            }
+            Self::Gated([gate, up]) => {
+                let (gate, up) = (matrix(device, gate, FEATURES, 5)?, matrix(device, up, FEATURES, 6)?);
+                device.gated(&x, norm, Gate::Silu, [&gate, &up], &mut out)?;
+                device.fetch(&out)
+            }
+            Self::Logits(format) => {
+                let matrix = matrix(device, format, FEATURES, 7)?;
+                device.logits(&x, 0..rows, norm, &matrix)
+            }
+            Self::Attention([q, k, v]) => {
+                let AttentionShape { n_heads, n_kv_heads, head_dim } = heads;
+                let [n, kv_n] = [n_heads, n_kv_heads].map(|heads| heads * head_dim);
+                let q = matrix(device, q, n, 8)?;
+                let (k, v) = (matrix(device, k, kv_n, 9)?, matrix(device, v, kv_n, 10)?);
+                let rope = device.rope(rope(head_dim, 2 * ROWS))?;
+                let (mut kv, mut queries) = (device.kv(heads, 2 * ROWS)?, device.tensor());
+                // The positions before, so that one row has something to attend to.
+                let before = floats(device, ROWS, WIDTH, 11)?;
+                for (x, pos) in [(&before, 0), (&x, ROWS)] {
+                    device.attention_input(x, norm, [&q, &k, &v], &rope, pos, &mut kv, &mut queries)?;
+                    device.attention(&queries, &kv, pos, &mut out)?;
+                }
+                device.fetch(&out)
+            }
+        }
+    }
+}
+
+/// A tensor of made-up values: rows of an embedding table in single floats, which are exact.
+fn floats<B: Backend>(
+    device: &mut B,
+    rows: usize,
+    width: usize,
+    seed: u64,
+) -> lowbit_core::Result<B::Tensor> {
+    let table: PackedMatrix = sample(Format::F32, rows, width, seed);
+    let table = device.matrix(table)?;
+    let mut x = device.tensor();
+    device.embed(&table, &(0..rows as u32).collect::<Vec<_>>(), &mut x)?;
+    Ok(x)
+}
+
+fn rope(head_dim: usize, positions: usize) -> RopeTable {
+    let angles = (0..positions * head_dim / 2).map(|i| i as f32 * 0.1);
+    let (cos, sin) = angles.map(|angle| (libm::cosf(angle), libm::sinf(angle))).unzip();
+    RopeTable { style: RopeStyle::Half, head_dim, cos, sin }
+}
+
+/// What is wrong with the results of a device.
+fn compare(expected: &[f32], found: &[f32], tolerance: f32) -> std::result::Result<(), String> {
+    if expected.len() != found.len() {
+        return Err(format!("{} values, expected {}", found.len(), expected.len()));
+    }
+    let largest = expected.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+    // Not written the other way round, which would let NaN pass.
+    let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= tolerance * largest;
+    match expected.iter().zip(found).position(|pair| !is_near(pair)) {
+        Some(i) => Err(format!("value {i} is {}, expected {}", found[i], expected[i])),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,76 @@
+//! The self-test passes on a device that computes rightly, and names the op of one that does not.
+
+#![allow(clippy::unwrap_used)]
+
+use lowbit_core::Result;
+use lowbit_core::activation::Activations;
+use lowbit_core::backend::at_once;
+use lowbit_core::container::Header;
+use lowbit_engine::SelfTest;
+use lowbit_engine::convert::{Options, in_memory};
+use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Plan};
+use lowbit_testing::TinyModel;
+use std::task::Poll;
+
+fn header() -> Header {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, TinyModel::default().gguf()).unwrap();
+    in_memory(&path, &Options::default(), &mut |_| ()).unwrap().header().clone()
+}
+
+/// A GPU that does not run one kind of shader.
+struct Lazy {
+    native: Native,
+    leaves_out: String,
+}
+
+impl Executor for Lazy {
+    fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
+        self.native.buffer(what, bytes)
+    }
+    fn free(&mut self, buffer: BufferId) {
+        self.native.free(buffer);
+    }
+    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
+        self.native.write(buffer, offset, bytes);
+    }
+    fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
+        let mut rest = plan.clone();
+        rest.dispatches.retain(|dispatch| !dispatch.shader.to_string().starts_with(&self.leaves_out));
+        self.native.run(&rest, pos)
+    }
+    fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
+        self.native.ask(buffer, bytes)
+    }
+    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
+        self.native.take()
+    }
+}
+
+#[test]
+fn a_device_that_computes_rightly_passes() {
+    let mut test = SelfTest::new(&header(), Activations::A16).unwrap();
+    at_once(test.poll(&mut GpuBackend::new(Native::new().unwrap()))).unwrap();
+}
+
+#[test]
+fn a_device_that_leaves_out_any_shader_fails() {
+    let header = header();
+    for (shader, op) in [
+        ("linear_add", "Linear"),
+        ("gated", "Gated"),
+        ("qkv", "Attention"),
+        ("rope_append", "Attention"),
+        ("attention", "Attention"),
+        ("rms_norm", ""),
+    ] {
+        let lazy = Lazy { native: Native::new().unwrap(), leaves_out: shader.to_owned() };
+        let mut device = GpuBackend::new(lazy);
+        let mut test = SelfTest::new(&header, Activations::A16).unwrap();
+        let error = at_once(test.poll(&mut device)).unwrap_err();
+        assert_eq!(error.code(), "device");
+        let message = error.to_string();
+        assert!(message.contains(op) && message.contains("computes wrongly"), "without {shader}: {message}");
+    }
+}
