@@ -1,11 +1,11 @@
 // Rows `row..row + ROWS` of `x` times a tile of `$`: in lanes `4 * r + c`, row `r` and columns `4 * c..4 * c + 4`.
 fn $_product(tile: u32, row: u32, lane: u32) -> vec4<f32> {
   let columns = lane % 4u;
-  var sums: array<vec4<f32>, ROWS>;
+  var sums = array<vec4<f32>, ROWS>();
   for (var b = lane / 4u; b < params.blocks; b += SLICES) {
     let block = tile * params.blocks + b;
-    var terms: array<vec4<f32>, ROWS>;
-    var totals: array<f32, ROWS>;
+    var terms = array<vec4<f32>, ROWS>();
+    var totals = array<f32, ROWS>();
     for (var four = 0u; four < 8u; four++) {
       let codes = $_codes(block, four, columns);
       for (var r = 0u; r < ROWS; r++) {

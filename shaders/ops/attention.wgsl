@@ -56,7 +56,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let positions = step.pos + row + 1u;
   var highest = -3.0e38;
   var total = 0.0;
-  var sums: array<vec2<f32>, MOST_PAIRS>;
+  var sums = array<vec2<f32>, MOST_PAIRS>();
   for (var chunk = 0u; chunk < positions; chunk += LANES) {
     var score = -3.0e38;
     if (chunk + lane < positions) {

@@ -5,23 +5,32 @@ const errorOf = (error) => ({ error: { code: error.code ?? error.name, message: 
 
 window.lowbit = lowbit;
 
+/** Codes of warnings that came after a model was loaded. */
+window.warned = [];
+
 /** Loads a model into `window.model`. Returns its info, the warnings and the phases of progress, or the error. */
 window.load = async (source, options = {}) => {
   const warnings = [];
+  const messages = [];
+  let isLoaded = false;
   const phases = [];
   let resumed = 0;
   window.model?.dispose();
   try {
     window.model = await lowbit.loadModel(source, {
       ...options,
-      onWarning: (warning) => warnings.push(warning.code),
+      onWarning: ({ code, message }) => {
+        messages.push(message);
+        (isLoaded ? window.warned : warnings).push(code);
+      },
       onProgress: (progress) => {
         if (phases.at(-1) !== progress.phase) phases.push(progress.phase);
         resumed = progress.resumed || resumed;
         window.onLoadProgress?.(progress);
       },
     });
-    return { info: window.model.info, warnings, phases, resumed };
+    isLoaded = true;
+    return { info: window.model.info, warnings, messages, phases, resumed };
   } catch (error) {
     return { ...errorOf(error), warnings, phases };
   }

@@ -11,8 +11,8 @@ use lowbit_core::simd::Isa;
 use lowbit_core::{Error, PackedMatrix};
 use std::task::{Poll, ready};
 
-/// Input and output features of the made-up matrices: no whole number of tiles.
-const WIDTH: usize = 96;
+/// Input features: more blocks than any shader takes at once. Output features: no whole number of tiles.
+const WIDTH: usize = 1056;
 const FEATURES: usize = 83;
 /// Rows of a prompt's chunk.
 const ROWS: usize = 37;
@@ -108,8 +108,7 @@ impl Op {
     /// Asks a device for the results.
     fn run<B: Backend>(self, rows: usize, heads: AttentionShape, device: &mut B) -> lowbit_core::Result<()> {
         let matrix = |device: &B, format, n, seed| device.matrix(sample(format, n, WIDTH, seed));
-        // Small, so that scores of attention differ by little.
-        let weight = device.vector((0..WIDTH).map(|i| 0.02 - 0.0001 * i as f32).collect())?;
+        let weight = device.vector((0..WIDTH).map(|i| (2.0 - 0.001 * i as f32) / self.gain()).collect())?;
         let norm = Norm { weight: &weight, eps: 1e-5 };
         let x = floats(device, rows, WIDTH, 1)?;
         let mut out = device.tensor();
@@ -151,6 +150,20 @@ impl Op {
                 device.fetch(&out)
             }
         }
+    }
+}
+
+impl Op {
+    /// By what the products of normalised rows are larger than the rows. Scores of attention must not be: softmax would
+    /// make much of small differences.
+    fn gain(self) -> f32 {
+        let Self::Attention([q, k, _]) = self else { return 1.0 };
+        let mut row = [0.0; WIDTH];
+        let norm = |format: Format| {
+            sample(format, 1, WIDTH, 8).dequantize_row(0, &mut row);
+            row.iter().map(|x| x * x).sum::<f32>().sqrt()
+        };
+        [q, k].map(norm).into_iter().fold(0.0, f32::max)
     }
 }
 

@@ -148,3 +148,20 @@ fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
         text.push_str(&piece.replace('$', name));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Shader;
+
+    /// Chromium 156 sets a variable that is declared in a loop to zero only once, not in every round, unless it is told to.
+    #[test]
+    fn every_variable_of_a_function_is_given_a_value() {
+        let all = Shader::all();
+        assert!(all.len() > 100);
+        for shader in all {
+            let source = shader.source();
+            let is_bare = |line: &&str| line.trim_start().starts_with("var ") && !line.contains('=');
+            assert_eq!(source.lines().find(is_bare), None, "{shader}");
+        }
+    }
+}

@@ -7,7 +7,8 @@ import { WEB } from './paths.mjs';
 
 const { chromium } = createRequire(path.join(WEB, 'package.json'))('playwright-core');
 
-const FLAGS = [
+/** How it is started, unless a test says otherwise. */
+export const FLAGS = [
   '--no-sandbox',
   '--disable-gpu',
   '--disable-quic',

@@ -25,7 +25,7 @@ const PART = 256 << 10;
  *
  * `faults` maps a path to what goes wrong with it: `cut: {at, times}` closes the connection before byte `at`,
  * `stall: {at, times}` sends nothing more from byte `at` on, `flip: {at, times}` damages byte `at`, `noRange` ignores ranges, `status` refuses, `pause` waits so many
- * milliseconds after each part. `requests` lists what was asked for.
+ * milliseconds after each part, `before` is sent before the whole file. `requests` lists what was asked for.
  */
 export async function serve(mounts, { isolated = true, csp } = {}) {
   const faults = new Map();
@@ -36,6 +36,10 @@ export async function serve(mounts, { isolated = true, csp } = {}) {
     const file = find(mounts, url);
     const fault = faults.get(url) ?? {};
     if (!file || fault.status) return response.writeHead(fault.status ?? 404).end();
+    if (fault.before) {
+      const headers = { 'Content-Type': TYPES[path.extname(file)], ...(isolated && ISOLATED) };
+      return response.writeHead(200, headers).end(fault.before + fs.readFileSync(file, 'utf8'));
+    }
     const size = fs.statSync(file).size;
     const range = fault.noRange ? null : /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? '');
     const first = range ? Number(range[1]) : 0;

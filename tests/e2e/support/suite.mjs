@@ -6,13 +6,16 @@ import { serve } from './server.mjs';
 
 const HERE = path.join(ROOT, 'tests/e2e');
 
-/** Starts a server with `mounts` beside the package, and a browser. `open()` gives a page that is ready. */
+/**
+ * Starts a server with `mounts` beside the package, and a browser, which may have `args` of its own. `open()` gives a page
+ * that is ready.
+ */
 export async function start(mounts, options = {}) {
   const server = await serve(
     { '/lowbit/': WEB, ...mounts, '/page.js': path.join(HERE, 'page.js'), '/': path.join(HERE, 'page.html') },
     options,
   );
-  const browser = await launch();
+  const browser = await launch(options.args ? { args: options.args } : {});
   return {
     server,
     browser,

@@ -1,3 +1,5 @@
+import type { ModelInfo } from 'lowbit';
+
 /** `98.4 MB` */
 export function bytes(count: number): string {
   if (count < 1e6) return `${Math.round(count / 1e3)} kB`;
@@ -21,7 +23,8 @@ export function rate(perSecond: number): string {
   return perSecond < 10 ? perSecond.toFixed(1) : String(Math.round(perSecond));
 }
 
-/** `2 threads, relaxed SIMD` */
-export function engine({ threads, variant }: { threads: number; variant: string }): string {
+/** `2 threads, relaxed SIMD`, or what the GPU is called. */
+export function engine({ adapter, threads, variant }: Pick<ModelInfo, 'adapter' | 'threads' | 'variant'>): string {
+  if (adapter) return `GPU: ${adapter.description || [adapter.vendor, adapter.architecture].filter(Boolean).join(' ') || 'WebGPU'}`;
   return `${threads} thread${threads === 1 ? '' : 's'}, ${variant === 'base' ? 'SIMD' : 'relaxed SIMD'}`;
 }

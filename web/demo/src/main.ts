@@ -20,7 +20,7 @@ const settings = new Settings({
   },
 });
 const chat = new Chat(settings);
-const picker = new Picker(() => settings.engine(), enter);
+const picker = new Picker(() => settings.engine(), enter, (warning) => say(byId('warning'), warning));
 byId('new-chat').addEventListener('click', () => chat.clear());
 picker.resume();
 
@@ -33,7 +33,7 @@ function enter(loaded: Model, from: ModelSource, warnings: string[]): void {
   byId('empty-detail').textContent =
     'A small model: quick, friendly and sometimes wrong. It remembers this conversation, and nothing else.';
   say(byId('warning'), warnings.join(' '));
-  settings.showFacts(loaded.info);
+  settings.showFacts(loaded);
   show(true);
   chat.use(loaded);
   chat.focus();

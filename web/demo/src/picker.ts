@@ -18,8 +18,9 @@ export class Picker {
   #abort: AbortController | undefined;
 
   constructor(
-    private readonly options: () => Pick<LoadOptions, 'activations' | 'threads'>,
+    private readonly options: () => Pick<LoadOptions, 'activations' | 'threads' | 'device'>,
     private readonly loaded: (model: Model, source: ModelSource, warnings: string[]) => void,
+    private readonly warnLater: (warning: string) => void,
   ) {
     byId('pick-default').addEventListener('click', () => this.load(DEFAULT_URL));
     byId('pick-url').addEventListener('submit', (event) => {
@@ -52,6 +53,7 @@ export class Picker {
     this.#abort?.abort();
     const abort = (this.#abort = new AbortController());
     const warnings: string[] = [];
+    let isLoaded = false;
     const meter = new Meter();
     this.#show('loading');
     byId('loading-name').textContent = nameOf(source);
@@ -61,9 +63,10 @@ export class Picker {
         ...this.options(),
         signal: abort.signal,
         onProgress: (progress) => this.#progress(progress, meter),
-        onWarning: (warning) => warnings.push(warning.message),
+        onWarning: ({ message }) => (isLoaded ? this.warnLater(message) : warnings.push(message)),
       });
       if (typeof source === 'string') localStorage.setItem(LAST, source);
+      isLoaded = true;
       this.#show('choices');
       this.loaded(model, source, warnings);
     } catch (error) {

@@ -1,4 +1,4 @@
-import type { Activations, GenerateOptions, ModelInfo, Sampling } from 'lowbit';
+import type { Activations, Device, GenerateOptions, LoadOptions, Model, Sampling } from 'lowbit';
 import { byId, el, say } from './dom.js';
 import { bytes, engine, milliseconds } from './format.js';
 
@@ -16,6 +16,7 @@ interface Values {
   seed: string;
   activations: string;
   threads: string;
+  device: string;
 }
 
 type Field = HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement;
@@ -30,6 +31,7 @@ const DEFAULTS: Values = {
   seed: '',
   activations: '',
   threads: '',
+  device: '',
 };
 
 /** The sliders, each of which is a value of {@link Sampling}. */
@@ -57,6 +59,7 @@ export class Settings {
   /** Whether that comes from the model's makers. */
   #byMakers = true;
   #loadedWith = '';
+  #model: Model | undefined;
 
   constructor(actions: { reload(): void; change(): void; forget(): void }) {
     for (const field of this.#fields()) field.value = this.#values[field.name as keyof Values];
@@ -77,6 +80,7 @@ export class Settings {
   }
 
   open(): void {
+    if (this.#model) this.showFacts(this.#model); // it may have had to change its device
     this.#dialog.showModal();
   }
 
@@ -85,12 +89,13 @@ export class Settings {
   }
 
   /** For `loadModel`. */
-  engine(): { activations?: Activations; threads?: number } {
-    const { activations, threads } = this.#values;
+  engine(): Pick<LoadOptions, 'activations' | 'threads' | 'device'> {
+    const { activations, threads, device } = this.#values;
     this.#loadedWith = this.#engineKey();
     this.#show();
     return {
       ...(activations !== '' && { activations: activations as Activations }),
+      ...(device !== '' && { device: device as Device }),
       ...(Number(threads) >= 1 && { threads: Math.floor(Number(threads)) }),
     };
   }
@@ -110,7 +115,9 @@ export class Settings {
   }
 
   /** Shows what is loaded. */
-  showFacts(info: ModelInfo | undefined): void {
+  showFacts(model: Model | undefined): void {
+    this.#model = model;
+    const info = model?.info;
     const facts = byId('facts');
     facts.hidden = byId('change-model').hidden = info === undefined;
     if (!info) return;
@@ -121,7 +128,7 @@ export class Settings {
       ['Size', bytes(info.bytes)],
       ['Context', `${info.context} tokens`],
       ['Activations', info.activations],
-      ['Runs on', `CPU, ${engine(info)}`],
+      ['Runs on', info.device === 'cpu' ? `CPU, ${engine(info)}` : engine(info)],
       ['Loaded from', `${info.from} in ${milliseconds(info.loadMs.total)}`],
       ['Fingerprint', info.fingerprint.slice(0, 16)],
     ];
@@ -177,7 +184,8 @@ export class Settings {
   }
 
   #engineKey(): string {
-    return `${this.#values.activations}/${this.#values.threads}`;
+    const { activations, threads, device } = this.#values;
+    return `${activations}/${threads}/${device}`;
   }
 
   #field(name: keyof Values): Field {

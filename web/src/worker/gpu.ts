@@ -29,6 +29,9 @@ interface Plan {
   runs: Run[];
 }
 
+/** The browser tells within this time that a device is lost. */
+const LOSS_NOTICE_MS = 500;
+
 /** A GPU of the system. What goes wrong in the background is told by {@link Gpu.take}. */
 export class Gpu {
   readonly #buffers: (GPUBuffer | undefined)[] = [];
@@ -76,6 +79,12 @@ export class Gpu {
   /** Whether the device is gone, and all that was on it. */
   get isLost(): boolean {
     return this.#isLost;
+  }
+
+  /** Whether the device is gone. What fails with it may be known a moment before that it is. */
+  wasLost(): Promise<boolean> {
+    const later = new Promise<void>((resolve) => setTimeout(resolve, LOSS_NOTICE_MS));
+    return Promise.race([this.#lost, later]).then(() => this.#isLost);
   }
 
   /** Settles when what was asked for is there, or will never be. */

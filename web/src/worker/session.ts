@@ -235,7 +235,7 @@ export class Session {
     const { engine, gpu } = this.#running;
     const wasm = this.#engineWasm;
     const now = performance.now();
-    const retry = gpu?.isLost === true && now - this.#lastLoss > LOSS_PAUSE_MS;
+    const retry = (await gpu?.wasLost()) === true && now - this.#lastLoss > LOSS_PAUSE_MS;
     this.#lastLoss = now;
     gpu?.close();
     const quiet: Reporter = { progress: () => undefined, warning: (warning) => report.warning(warning) };
