@@ -5,14 +5,13 @@ fn $_product(tile: u32, row: u32, lane: u32) -> array<vec4<f32>, HELD> {
   var sums: array<vec4<f32>, HELD>;
   for (var b = 0u; b < params.blocks; b++) {
     workgroupBarrier();
-    if (lane < 128u) {
-      tile_words[lane] = $_words(blocks + b, lane / 16u, group % 4u);
-    } else if (lane < 144u) {
+    tile_words[lane] = $_words(blocks + b, lane / 16u, group % 4u);
+    if (lane < 16u) {
       tile_scales[group] = $_scales(blocks + b, group % 4u);
       tile_mins[group] = $_mins(blocks + b, group % 4u);
     }
-    if (lane < ROWS * 3u) {
-      tile_codes[lane] = q[(min(row + lane / 3u, params.rows - 1u) * params.blocks + b) * 3u + lane % 3u];
+    for (var i = lane; i < ROWS * 3u; i += LANES) {
+      tile_codes[i] = q[(min(row + i / 3u, params.rows - 1u) * params.blocks + b) * 3u + i % 3u];
     }
     workgroupBarrier();
     var dots: array<vec4<i32>, HELD>;

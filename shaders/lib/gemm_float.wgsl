@@ -5,14 +5,12 @@ fn $_product(tile: u32, row: u32, lane: u32) -> array<vec4<f32>, HELD> {
   var sums: array<vec4<f32>, HELD>;
   for (var b = 0u; b < params.blocks; b++) {
     workgroupBarrier();
-    if (lane < 128u) {
-      let four = lane / 16u;
-      var codes = $_codes(blocks + b, four, group % 4u);
-      let scales = $_scales(blocks + b, group % 4u);
-      let mins = $_mins(blocks + b, group % 4u);
-      for (var k = 0u; k < 4u; k++) {
-        tile_weights[(four * 4u + k) * 16u + group] = codes[k] * scales + mins;
-      }
+    let four = lane / 16u;
+    var codes = $_codes(blocks + b, four, group % 4u);
+    let scales = $_scales(blocks + b, group % 4u);
+    let mins = $_mins(blocks + b, group % 4u);
+    for (var k = 0u; k < 4u; k++) {
+      tile_weights[(four * 4u + k) * 16u + group] = codes[k] * scales + mins;
     }
     for (var i = lane; i < ROWS * 8u; i += LANES) {
       tile_rows[i] = x[(min(row + i / 8u, params.rows - 1u) * params.blocks + b) * 8u + i % 8u];

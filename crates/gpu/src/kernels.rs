@@ -17,16 +17,31 @@ pub enum Products {
 }
 
 /// The variants that a backend uses. The default asks for nothing that a WebGPU device may lack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernels {
     /// How products are computed.
     pub products: Products,
+    /// Steps of at least so many rows unpack weights once for 64 rows (GEMM), others for at most 4 (GEMV).
+    pub gemm_rows: usize,
+}
+
+impl Default for Kernels {
+    fn default() -> Self {
+        Self { products: Products::Float, gemm_rows: 32 }
+    }
 }
 
 impl Kernels {
     /// What products with these formats read.
     pub(crate) fn forms(self, formats: &[Format]) -> Forms {
-        let codes = |format: &Format| self.products == Products::Dot4 && format.spec().codes != Codes::Float;
+        self.products.forms(formats)
+    }
+}
+
+impl Products {
+    /// What products with these formats read.
+    pub(crate) fn forms(self, formats: &[Format]) -> Forms {
+        let codes = |format: &Format| self == Self::Dot4 && format.spec().codes != Codes::Float;
         Forms { floats: !formats.iter().all(codes), codes: formats.iter().any(codes) }
     }
 }
@@ -42,7 +57,7 @@ impl fmt::Display for Products {
 
 impl fmt::Display for Kernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} products", self.products)
+        write!(f, "{} products, GEMM from {} rows", self.products, self.gemm_rows)
     }
 }
 

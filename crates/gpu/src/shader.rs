@@ -47,11 +47,11 @@ pub enum Shader {
     Attention,
 }
 
-/// How products are computed: by which kernels, and how many rows a workgroup makes.
+/// How products are computed, and how many rows a workgroup makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tile {
-    /// The variants.
-    pub kernels: Kernels,
+    /// How blocks are multiplied.
+    pub products: Products,
     /// Rows of a workgroup: 1 or 4 of 16 columns, or 64 of 64 columns.
     pub rows: u32,
 }
@@ -63,7 +63,7 @@ impl Tile {
     pub(crate) fn new(kernels: Kernels, formats: &[Format], rows: usize) -> Self {
         let [one, few, many] = Self::ROWS;
         // A workgroup's memory holds a block in one form.
-        let unpacks_once = rows >= MANY_ROWS && !kernels.forms(formats).is_both();
+        let unpacks_once = rows >= kernels.gemm_rows && !kernels.forms(formats).is_both();
         let rows = if rows == 1 {
             one
         } else if unpacks_once {
@@ -71,7 +71,7 @@ impl Tile {
         } else {
             few
         };
-        Self { kernels, rows }
+        Self { products: kernels.products, rows }
     }
 
     /// Whether blocks of the weights are unpacked for all rows at once.
@@ -86,9 +86,6 @@ impl Tile {
         [columns, rows.div_ceil(self.rows as usize)]
     }
 }
-
-/// Steps of at least so many rows unpack weights once for 64 rows.
-const MANY_ROWS: usize = 16;
 
 macro_rules! wgsl {
     ($path:literal) => {
@@ -106,7 +103,7 @@ impl Shader {
         for (products, rows) in
             [Products::Float, Products::Dot4].into_iter().flat_map(|p| Tile::ROWS.map(|rows| (p, rows)))
         {
-            let tile = Tile { kernels: Kernels { products }, rows };
+            let tile = Tile { products, rows };
             for FormatSpec { format, codes, .. } in FORMATS {
                 if products == Products::Dot4 && *codes == Codes::Float {
                     continue;
@@ -116,7 +113,7 @@ impl Shader {
                 let qkv = Self::Qkv { formats: [*format; 3], tile };
                 all.extend([linear(false), linear(true), gated(false), gated(true), qkv]);
             }
-            if !(tile.is_gemm() && tile.kernels.forms(&mixed).is_both()) {
+            if !(tile.is_gemm() && tile.products.forms(&mixed).is_both()) {
                 all.push(Self::Qkv { formats: mixed, tile });
             }
         }
@@ -166,7 +163,7 @@ impl Shader {
 
 impl fmt::Display for Tile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}", self.kernels.products, self.rows)
+        write!(f, "{}x{}", self.products, self.rows)
     }
 }
 
@@ -218,7 +215,7 @@ fn products(text: &mut String, formats: &[Format], tile: Tile, add: bool) {
     let _ = writeln!(text, "const ADD: bool = {add};\nconst ROWS: u32 = {}u;", tile.rows);
     text.push_str(wgsl!("lib/linear_params"));
     text.push_str(if tile.is_gemm() { wgsl!("lib/gemm") } else { wgsl!("lib/gemv") });
-    let forms = tile.kernels.forms(formats);
+    let forms = tile.products.forms(formats);
     let mut bindings = 1..;
     let mut bind = |text: &mut String, access: &str, name: &str, of: &str| {
         let binding = bindings.next().unwrap_or_default();
@@ -237,7 +234,7 @@ fn products(text: &mut String, formats: &[Format], tile: Tile, add: bool) {
     let first = bind(text, "read_write", "out", "f32") + 1;
     for (binding, (name, format)) in (first..).zip(["a", "b", "c"].into_iter().zip(formats)) {
         weights(text, name, *format, binding);
-        let product = match (tile.kernels.forms(&[*format]).codes, tile.is_gemm()) {
+        let product = match (tile.products.forms(&[*format]).codes, tile.is_gemm()) {
             (false, false) => wgsl!("lib/gemv_float"),
             (true, false) => wgsl!("lib/gemv_dot4"),
             (false, true) => wgsl!("lib/gemm_float"),

@@ -17,8 +17,8 @@ use lowbit_testing::TinyModel;
 use nudged::Nudged;
 use std::path::Path;
 
-const FLOAT: Kernels = Kernels { products: Products::Float };
-const DOT4: Kernels = Kernels { products: Products::Dot4 };
+const FLOAT: Kernels = Kernels { products: Products::Float, gemm_rows: 16 };
+const DOT4: Kernels = Kernels { products: Products::Dot4, gemm_rows: 16 };
 
 fn gpu(kernels: Kernels) -> GpuBackend<Native> {
     let native = Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs");

@@ -150,5 +150,7 @@ pub fn dequantized(x: &[f32]) -> Vec<f64> {
 }
 
 /// The variants that tests run with.
-pub const KERNELS: [Kernels; 2] =
-    [Kernels { products: Products::Float }, Kernels { products: Products::Dot4 }];
+pub const KERNELS: [Kernels; 2] = [
+    Kernels { products: Products::Float, gemm_rows: 16 },
+    Kernels { products: Products::Dot4, gemm_rows: 16 },
+];
