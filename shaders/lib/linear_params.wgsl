@@ -12,17 +12,10 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> out: array<f32>;
 
-// Columns and slices of K that an invocation of a workgroup of 64 has: 4 columns, one block of 32 in 16.
-const SLICES: u32 = 16u;
-
-var<workgroup> partial: array<vec4<f32>, 64u * ROWS>;
-
-// Writes 4 columns from `column` of the row that begins at `at`, or adds to them where ADD; those from `n` on are dropped.
-fn write(v: vec4<f32>, at: u32, n: u32, column: u32) {
-  for (var c = 0u; c < 4u && column + c < n; c++) {
+// Writes 4 columns from `column` of the row that begins at `at`, or adds to them where ADD; those from `end` on are dropped.
+fn write(v: vec4<f32>, at: u32, end: u32, column: u32) {
+  for (var c = 0u; c < 4u && column + c < end; c++) {
     let i = at + column + c;
     if (ADD) {
       out[i] += v[c];
@@ -32,20 +25,20 @@ fn write(v: vec4<f32>, at: u32, n: u32, column: u32) {
   }
 }
 
-// The sum over all slices of row `slice` for the columns of this lane; for the first ROWS slices only.
-fn reduced(lane: u32, sums: array<vec4<f32>, ROWS>) -> vec4<f32> {
-  var all = sums;
-  workgroupBarrier();
-  for (var r = 0u; r < ROWS; r++) {
-    partial[lane * ROWS + r] = all[r];
-  }
-  workgroupBarrier();
-  var sum = vec4<f32>(0.0);
-  let row = lane / 4u;
-  if (row < ROWS) {
-    for (var slice = 0u; slice < SLICES; slice++) {
-      sum += partial[(slice * 4u + lane % 4u) * ROWS + row];
+// Writes what this lane holds of the products of rows `first..first + ROWS` and the tiles of `m` from `tile` on.
+fn put(products: array<vec4<f32>, HELD>, m: Matrix, tile: u32, first: u32, lane: u32) {
+  var held = products;
+  let end = min(m.n, (m.first + m.tiles) * 16u);
+  let column = (m.first + tile) * 16u + own_column(lane);
+  for (var h = 0u; h < HELD; h++) {
+    let row = own_row(lane) + h;
+    if (row < ROWS && first + row < params.rows) {
+      write(held[h], (first + row) * params.stride + m.at, end, column);
     }
   }
-  return sum;
+}
+
+// Workgroups that the tiles of `m` take.
+fn groups(m: Matrix) -> u32 {
+  return (m.tiles + TILES - 1u) / TILES;
 }

@@ -1,4 +1,4 @@
-// `out = act(x * a) .* (x * b)`. A workgroup makes one tile of ROWS rows.
+// `out = act(x * a) .* (x * b)`. A workgroup makes TILES tiles of ROWS rows.
 
 fn act(v: vec4<f32>) -> vec4<f32> {
   if (GELU) {
@@ -9,15 +9,14 @@ fn act(v: vec4<f32>) -> vec4<f32> {
   return v / (vec4<f32>(1.0) + exp(-v));
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let tile = group.x * TILES;
   let first = group.y * ROWS;
-  let gate = a_product(group.x, first, lane);
-  let up = b_product(group.x, first, lane);
-  let row = first + lane / 4u;
-  if (lane / 4u >= ROWS || row >= params.rows) {
-    return;
+  var gate = a_product(tile, first, lane);
+  var up = b_product(tile, first, lane);
+  for (var h = 0u; h < HELD; h++) {
+    gate[h] = act(gate[h]) * up[h];
   }
-  let column = (params.a.first + group.x) * 16u + lane % 4u * 4u;
-  write(act(gate) * up, row * params.stride, params.a.n, column);
+  put(gate, params.a, tile, first, lane);
 }

@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::task::{Poll, ready};
 
 use crate::executor::Executor;
-use crate::memory::{Device, Kv, Matrix, Part, Rope, RowShape, Tensor, Vector};
-use crate::plan::{BufferId, Cost, Dispatch, Plan};
-use crate::shader::{ROWS, Shader};
+use crate::kernels::Kernels;
+use crate::memory::{Device, Kv, Matrix, Rope, RowShape, Scratch, Tensor, Vector};
+use crate::plan::{BufferId, Cost, Plan};
+use crate::shader::Shader;
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
 use lowbit_core::{Error, PackedMatrix, Result};
 
@@ -19,15 +20,18 @@ pub struct GpuBackend<E> {
     inner: RefCell<Inner<E>>,
 }
 
-struct Inner<E> {
-    device: Device<E>,
+pub(crate) struct Inner<E> {
+    pub kernels: Kernels,
+    pub device: Device<E>,
     /// What has been asked for and not yet run.
-    plan: Plan,
+    pub plan: Plan,
     /// The position of the first row of the step.
     pos: usize,
     ids: Tensor,
-    normed: Tensor,
-    qkv: Tensor,
+    pub normed: Tensor,
+    /// The rows that the next product reads, as codes.
+    pub codes: Scratch,
+    pub qkv: Tensor,
     logits: Tensor,
     last: Plan,
     /// The shape of what was asked for; `None` when it was only the end.
@@ -35,15 +39,26 @@ struct Inner<E> {
 }
 
 impl<E: Executor> GpuBackend<E> {
-    /// The backend on a device.
+    /// The backend on a device, with what every device can do.
     pub fn new(executor: E) -> Self {
+        Self::with(executor, Kernels::default())
+    }
+
+    /// The backend on a device that can do what `kernels` ask for.
+    pub fn with(executor: E, kernels: Kernels) -> Self {
         let tensor = Tensor::default;
         let (ids, normed, qkv, logits) = (tensor(), tensor(), tensor(), tensor());
         let (plan, last) = (Plan::default(), Plan::default());
         let device = Device::new(executor);
-        Self {
-            inner: RefCell::new(Inner { device, plan, pos: 0, ids, normed, qkv, logits, last, asked: None }),
-        }
+        let codes = Scratch::default();
+        let inner =
+            Inner { kernels, device, plan, pos: 0, ids, normed, codes, qkv, logits, last, asked: None };
+        Self { inner: RefCell::new(inner) }
+    }
+
+    /// The variants it uses.
+    pub fn kernels(&self) -> Kernels {
+        self.inner.borrow().kernels
     }
 
     /// The plan that ran last.
@@ -79,106 +94,13 @@ impl<E: Executor> Inner<E> {
         self.asked = shape;
         self.device.executor.ask(buffer, shape.map_or(0, RowShape::bytes))
     }
-
-    /// `normed = norm(x)` for some rows of `x`.
-    fn normalise(&mut self, x: &Tensor, rows: Range<usize>, norm: Norm<'_, Vector>) -> Result<()> {
-        if norm.weight.len != x.width {
-            return shape("norm", format!("{} weights for rows of {}", norm.weight.len, x.width));
-        }
-        let normed = self.normed.resize(&mut self.device, rows.len(), x.width)?;
-        let params = [x.width as u32, x.stride() as u32, rows.start as u32, norm.eps.to_bits()];
-        let others = 2 * self.normed.bytes() + norm.weight.len as u64 * 4;
-        let cost = Cost { others, ..Cost::default() };
-        let buffers = [x.buffer()?, normed, norm.weight.buffer];
-        self.plan.push(Shader::RmsNorm, &params, &buffers, [rows.len(), 1], cost);
-        Ok(())
-    }
-
-    /// The products of the normalised rows and the three matrices, side by side, in `qkv`.
-    fn qkv(&mut self, matrices: [&Matrix; 3]) -> Result<()> {
-        let Self { device, plan, normed: x, qkv: out, .. } = self;
-        let [q, k, v] = matrices;
-        let starts = [0, q.n, q.n + k.n];
-        for matrix in matrices {
-            fits(x, matrix)?;
-        }
-        out.resize(device, x.rows, q.n + k.n + v.n)?;
-        if let (Some(a), Some(b), Some(c)) = (q.whole(), k.whole(), v.whole()) {
-            let rows = row_group(x.rows);
-            let formats = matrices.map(|matrix| matrix.format);
-            let words = [q.words(a, starts[0]), k.words(b, starts[1]), v.words(c, starts[2])];
-            let params = linear_params(&words, x, q.blocks(), out);
-            let cost = product_cost(x, a.bytes + b.bytes + c.bytes, out, out.width * x.width);
-            let buffers = [x.buffer()?, out.buffer()?, a.buffer, b.buffer, c.buffer];
-            let workgroups = [a.tiles + b.tiles + c.tiles, x.rows.div_ceil(rows)];
-            plan.push(Shader::Qkv { formats, rows: rows as u32 }, &params, &buffers, workgroups, cost);
-        } else {
-            for (matrix, at) in matrices.into_iter().zip(starts) {
-                plan.linear(x, matrix, out, at, false)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Plan {
-    fn push(
-        &mut self,
-        shader: Shader,
-        params: &[u32],
-        buffers: &[BufferId],
-        workgroups: [usize; 2],
-        cost: Cost,
-    ) {
-        let workgroups = workgroups.map(|n| n as u32);
-        let (params, buffers) = (params.to_vec(), buffers.to_vec());
-        self.dispatches.push(Dispatch { shader, params, buffers, workgroups, cost });
-    }
-
-    /// The products of `x` and one matrix, which go to column `at` of `out` and those after it.
-    fn linear(&mut self, x: &Tensor, matrix: &Matrix, out: &Tensor, at: usize, add: bool) -> Result<()> {
-        fits(x, matrix)?;
-        let rows = row_group(x.rows);
-        for part in &matrix.parts {
-            let shader = Shader::Linear { format: matrix.format, rows: rows as u32, add };
-            let params = linear_params(&[matrix.words(part, at)], x, matrix.blocks(), out);
-            let cost = product_cost(x, part.bytes, out, (part.tiles * 16).min(matrix.n) * matrix.k);
-            let buffers = [x.buffer()?, out.buffer()?, part.buffer];
-            self.push(shader, &params, &buffers, [part.tiles, x.rows.div_ceil(rows)], cost);
-        }
-        Ok(())
-    }
-}
-
-/// The parameters of a product with up to three matrices.
-fn linear_params(matrices: &[[u32; 8]], x: &Tensor, blocks: usize, out: &Tensor) -> Vec<u32> {
-    let mut params = matrices.as_flattened().to_vec();
-    params.resize(24, 0);
-    params.extend([x.rows, blocks, out.stride(), 0].map(|n| n as u32));
-    params
-}
-
-fn product_cost(x: &Tensor, weights: u64, out: &Tensor, macs: usize) -> Cost {
-    Cost { weights, others: x.bytes() + out.bytes(), macs: macs as u64 * x.rows as u64 }
-}
-
-/// Rows of a workgroup.
-fn row_group(rows: usize) -> usize {
-    if rows == 1 { 1 } else { ROWS as usize }
-}
-
-fn fits(x: &Tensor, matrix: &Matrix) -> Result<()> {
-    if x.width == matrix.k {
-        return Ok(());
-    }
-    shape("rows", format!("{} values for a matrix of {} inputs", x.width, matrix.k))
 }
 
 fn word(n: usize) -> Result<u32> {
     u32::try_from(n).or_else(|_| shape("GPU", format!("{n} is beyond 32 bits")))
 }
 
-fn shape<T>(what: &str, problem: String) -> Result<T> {
+pub(crate) fn shape<T>(what: &str, problem: String) -> Result<T> {
     Err(Error::Shape { what: what.into(), problem })
 }
 
@@ -276,8 +198,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         }
         let inner = self.inner.get_mut();
         inner.move_to(pos)?;
-        inner.normalise(x, 0..x.rows, norm)?;
-        inner.qkv(qkv)?;
+        inner.qkv(x, norm, qkv)?;
         let out = queries.resize(&mut inner.device, x.rows, width)?;
         let half_style = usize::from(rope.half_style);
         let (from, to) = (inner.qkv.stride(), queries.stride());
@@ -327,7 +248,9 @@ impl<E: Executor> Backend for GpuBackend<E> {
         if x.rows != y.rows || x.width != matrix.n {
             return shape("linear", format!("{} x {} plus {} x {}", x.rows, x.width, y.rows, matrix.n));
         }
-        self.inner.get_mut().plan.linear(y, matrix, x, 0, true)
+        let inner = self.inner.get_mut();
+        let y = inner.rows_of(y, inner.kernels.forms(&[matrix.format]))?;
+        inner.plan.linear(inner.kernels, &y, matrix, x, 0, true)
     }
 
     fn gated(
@@ -343,28 +266,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
             return shape("gated", format!("{} gates for {} values", gate.n, up.n));
         }
         let inner = self.inner.get_mut();
-        inner.normalise(x, 0..x.rows, norm)?;
-        let Inner { device, plan, normed: x, .. } = inner;
-        fits(x, gate)?;
-        fits(x, up)?;
-        let to = out.resize(device, x.rows, gate.n)?;
-        let (rows, formats) = (row_group(x.rows), [gate.format, up.format]);
-        let shader = Shader::Gated { formats, rows: rows as u32, gelu: act == Gate::GeluTanh };
-        let tiles = |part: &Part| part.tiles;
-        if !gate.parts.iter().map(tiles).eq(up.parts.iter().map(tiles)) {
-            return shape(
-                "gated on the GPU",
-                "matrices of different formats, each too large for one binding".into(),
-            );
-        }
-        for (a, b) in gate.parts.iter().zip(&up.parts) {
-            let words = [gate.words(a, 0), up.words(b, 0)];
-            let params = linear_params(&words, x, gate.blocks(), out);
-            let cost = product_cost(x, a.bytes + b.bytes, out, 2 * (a.tiles * 16).min(gate.n) * x.width);
-            let workgroups = [a.tiles, x.rows.div_ceil(rows)];
-            plan.push(shader, &params, &[x.buffer()?, to, a.buffer, b.buffer], workgroups, cost);
-        }
-        Ok(())
+        inner.gated(x, norm, act, gate_up, out)
     }
 
     fn logits(
@@ -381,9 +283,9 @@ impl<E: Executor> Backend for GpuBackend<E> {
         if rows.is_empty() {
             return inner.ask(x.buffer()?, None);
         }
-        inner.normalise(x, rows.clone(), norm)?;
+        let x = inner.normalise(x, rows.clone(), norm, inner.kernels.forms(&[output.format]))?;
         let to = inner.logits.resize(&mut inner.device, rows.len(), output.n)?;
-        inner.plan.linear(&inner.normed, output, &inner.logits, 0, false)?;
+        inner.plan.linear(inner.kernels, &x, output, &inner.logits, 0, false)?;
         let shape = inner.logits.shape();
         inner.ask(to, Some(shape))
     }

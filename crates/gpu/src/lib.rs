@@ -13,17 +13,20 @@
 mod backend;
 mod executor;
 mod kept;
+mod kernels;
 mod memory;
 #[cfg(not(target_family = "wasm"))]
 mod native;
 mod plan;
+mod products;
 mod shader;
 
 pub use backend::GpuBackend;
 pub use executor::{Executor, MAX_BINDING};
 pub use kept::Kept;
+pub use kernels::{Forms, Kernels, Products};
 pub use memory::{Kv, Matrix, Rope, Tensor, Vector};
 #[cfg(not(target_family = "wasm"))]
 pub use native::Native;
 pub use plan::{BufferId, Cost, Dispatch, Plan};
-pub use shader::Shader;
+pub use shader::{Shader, Tile};

@@ -1,6 +1,7 @@
 //! What lies in the GPU's memory.
 
 use crate::executor::Executor;
+use crate::kernels::Forms;
 use crate::plan::{BufferId, Plan};
 use lowbit_core::backend::AttentionShape;
 use lowbit_core::format::{BLOCK_K, Format, PackedMatrix, TILE_N};
@@ -121,6 +122,64 @@ pub struct Kv {
     pub(crate) capacity: usize,
     pub(crate) keys: BufferId,
     pub(crate) values: BufferId,
+}
+
+/// A buffer for what lives within a step. It only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    buffer: Option<BufferId>,
+    bytes: u64,
+}
+
+impl Scratch {
+    /// The buffer, with room for `bytes`; what it holds is not defined.
+    pub(crate) fn reserve(&mut self, device: &mut Device<impl Executor>, bytes: u64) -> Result<BufferId> {
+        match self.buffer {
+            Some(buffer) if bytes <= self.bytes => Ok(buffer),
+            _ => {
+                device.retired.extend(self.buffer.take());
+                let buffer = device.executor.buffer("activations", bytes)?;
+                *self = Self { buffer: Some(buffer), bytes };
+                Ok(buffer)
+            }
+        }
+    }
+}
+
+/// Bytes of a block of quantised activations: 32 codes, their scale, their sum, and 8 of nothing.
+const CODED_BLOCK: u64 = 48;
+
+/// Activations as a product reads them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub rows: usize,
+    pub width: usize,
+    pub floats: Option<BufferId>,
+    pub codes: Option<BufferId>,
+}
+
+impl Rows {
+    /// The buffers of the forms that there are.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = BufferId> {
+        self.floats.into_iter().chain(self.codes)
+    }
+
+    /// The same rows without the forms that are not asked for.
+    pub(crate) fn only(self, forms: Forms) -> Self {
+        let Self { rows, width, floats, codes } = self;
+        let (floats, codes) = (floats.filter(|_| forms.floats), codes.filter(|_| forms.codes));
+        Self { rows, width, floats, codes }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let floats = self.floats.map_or(0, |_| self.rows as u64 * padded(self.width) as u64 * 4);
+        floats + self.codes.map_or(0, |_| Self::coded_bytes(self.rows, self.width))
+    }
+
+    /// Bytes of the codes of so many rows.
+    pub(crate) fn coded_bytes(rows: usize, width: usize) -> u64 {
+        (rows * width.div_ceil(BLOCK_K)) as u64 * CODED_BLOCK
+    }
 }
 
 /// Activations `[rows][width]`. A row takes a whole number of blocks; what pads it is zero.

@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::kernels::{Forms, Kernels, Products};
 use lowbit_core::format::{Codes, FORMATS, Format, FormatSpec, ScaleForm};
 
 /// One shader: an op and what it is compiled for.
@@ -11,14 +12,16 @@ use lowbit_core::format::{Codes, FORMATS, Format, FormatSpec, ScaleForm};
 pub enum Shader {
     /// Rows of an embedding table.
     Embed(Format),
-    /// RMSNorm.
-    RmsNorm,
+    /// RMSNorm, in the forms that what follows reads.
+    RmsNorm(Forms),
+    /// Rows as signed bytes.
+    Quantize,
     /// A product with one matrix.
     Linear {
         /// The matrix's format.
         format: Format,
-        /// Rows of a workgroup.
-        rows: u32,
+        /// How it is computed.
+        tile: Tile,
         /// Whether the product is added to what is there.
         add: bool,
     },
@@ -26,15 +29,15 @@ pub enum Shader {
     Qkv {
         /// The matrices' formats.
         formats: [Format; 3],
-        /// Rows of a workgroup.
-        rows: u32,
+        /// How they are computed.
+        tile: Tile,
     },
     /// The gated products of a feed-forward network.
     Gated {
         /// The formats of gate and up.
         formats: [Format; 2],
-        /// Rows of a workgroup.
-        rows: u32,
+        /// How they are computed.
+        tile: Tile,
         /// GELU instead of SiLU.
         gelu: bool,
     },
@@ -44,30 +47,75 @@ pub enum Shader {
     Attention,
 }
 
+/// How products are computed, and how many rows a workgroup makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tile {
+    /// How blocks are multiplied.
+    pub products: Products,
+    /// Rows of a workgroup: 1 or 4 of 16 columns, or 64 of 64 columns.
+    pub rows: u32,
+}
+
+impl Tile {
+    const ROWS: [u32; 3] = [1, 4, 64];
+
+    /// The tile for steps of `rows` rows and matrices of these formats.
+    pub(crate) fn new(kernels: Kernels, formats: &[Format], rows: usize) -> Self {
+        let [one, few, many] = Self::ROWS;
+        // A workgroup's memory holds a block in one form.
+        let unpacks_once = rows >= kernels.gemm_rows && !kernels.forms(formats).is_both();
+        let rows = if rows == 1 {
+            one
+        } else if unpacks_once {
+            many
+        } else {
+            few
+        };
+        Self { products: kernels.products, rows }
+    }
+
+    /// Whether blocks of the weights are unpacked for all rows at once.
+    fn is_gemm(self) -> bool {
+        self.rows == Self::ROWS[2]
+    }
+
+    /// Workgroups for matrices of so many tiles of 16 columns, side by side, and so many rows.
+    pub(crate) fn workgroups(self, tiles: &[usize], rows: usize) -> [usize; 2] {
+        let of_workgroup = if self.is_gemm() { 4 } else { 1 };
+        let columns = tiles.iter().map(|tiles| tiles.div_ceil(of_workgroup)).sum();
+        [columns, rows.div_ceil(self.rows as usize)]
+    }
+}
+
 macro_rules! wgsl {
     ($path:literal) => {
         include_str!(concat!("../../../shaders/", $path, ".wgsl"))
     };
 }
 
-/// Rows of a workgroup where a step has several.
-pub(crate) const ROWS: u32 = 4;
-
 impl Shader {
     /// Every shader, with one mixture of formats for those that take several matrices.
     pub fn all() -> Vec<Self> {
-        let mut all = vec![Self::RmsNorm, Self::RopeAppend, Self::Attention];
+        let mut all = vec![Self::Quantize, Self::RopeAppend, Self::Attention];
+        all.extend(Forms::ALL.map(Self::RmsNorm));
+        all.extend(FORMATS.iter().map(|spec| Self::Embed(spec.format)));
         let mixed = [Format::Q4m, Format::Q5, Format::F16];
-        for rows in [1, ROWS] {
-            let of_format = |spec: &FormatSpec| {
-                let format = spec.format;
-                let gated = |gelu| Self::Gated { formats: [format; 2], rows, gelu };
-                let linear = |add| Self::Linear { format, rows, add };
-                let qkv = Self::Qkv { formats: [format; 3], rows };
-                [Self::Embed(format), linear(false), linear(true), gated(false), gated(true), qkv]
-            };
-            all.extend(FORMATS.iter().flat_map(of_format));
-            all.push(Self::Qkv { formats: mixed, rows });
+        for (products, rows) in
+            [Products::Float, Products::Dot4].into_iter().flat_map(|p| Tile::ROWS.map(|rows| (p, rows)))
+        {
+            let tile = Tile { products, rows };
+            for FormatSpec { format, codes, .. } in FORMATS {
+                if products == Products::Dot4 && *codes == Codes::Float {
+                    continue;
+                }
+                let gated = |gelu| Self::Gated { formats: [*format; 2], tile, gelu };
+                let linear = |add| Self::Linear { format: *format, tile, add };
+                let qkv = Self::Qkv { formats: [*format; 3], tile };
+                all.extend([linear(false), linear(true), gated(false), gated(true), qkv]);
+            }
+            if !(tile.is_gemm() && tile.products.forms(&mixed).is_both()) {
+                all.push(Self::Qkv { formats: mixed, tile });
+            }
         }
         all
     }
@@ -80,14 +128,26 @@ impl Shader {
                 text.push_str(wgsl!("ops/embed"));
                 weights(&mut text, "a", format, 3);
             }
-            Self::RmsNorm => text.push_str(wgsl!("ops/rms_norm")),
-            Self::Linear { format, rows, add } => {
-                linear(&mut text, wgsl!("ops/linear"), &[format], rows, add);
+            Self::RmsNorm(forms) => {
+                text.push_str(wgsl!("ops/rms_norm"));
+                store(&mut text, forms, 3);
             }
-            Self::Qkv { formats, rows } => linear(&mut text, wgsl!("ops/qkv"), &formats, rows, false),
-            Self::Gated { formats, rows, gelu } => {
+            Self::Quantize => {
+                text.push_str(wgsl!("ops/quantize"));
+                store(&mut text, Forms::CODES, 2);
+            }
+            Self::Linear { format, tile, add } => {
+                products(&mut text, &[format], tile, add);
+                text.push_str(wgsl!("ops/linear"));
+            }
+            Self::Qkv { formats, tile } => {
+                products(&mut text, &formats, tile, false);
+                text.push_str(wgsl!("ops/qkv"));
+            }
+            Self::Gated { formats, tile, gelu } => {
                 let _ = writeln!(text, "const GELU: bool = {gelu};");
-                linear(&mut text, wgsl!("ops/gated"), &formats, rows, false);
+                products(&mut text, &formats, tile, false);
+                text.push_str(wgsl!("ops/gated"));
             }
             Self::RopeAppend => text.push_str(wgsl!("ops/rope_append")),
             Self::Attention => text.push_str(wgsl!("ops/attention")),
@@ -101,31 +161,86 @@ impl Shader {
     }
 }
 
+impl fmt::Display for Tile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.products, self.rows)
+    }
+}
+
 impl fmt::Display for Shader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |format: &Format| format.spec().name;
         match self {
             Self::Embed(format) => write!(f, "embed {}", name(format)),
-            Self::RmsNorm => f.write_str("rms_norm"),
-            Self::Linear { format, add: true, .. } => write!(f, "linear_add {}", name(format)),
-            Self::Linear { format, .. } => write!(f, "linear {}", name(format)),
-            Self::Qkv { formats: [q, k, v], .. } => write!(f, "qkv {} {} {}", name(q), name(k), name(v)),
-            Self::Gated { formats: [gate, up], .. } => write!(f, "gated {} {}", name(gate), name(up)),
+            Self::RmsNorm(Forms { codes: false, .. }) => f.write_str("rms_norm"),
+            Self::RmsNorm(Forms { floats: false, .. }) => f.write_str("rms_norm to codes"),
+            Self::RmsNorm(_) => f.write_str("rms_norm to both"),
+            Self::Quantize => f.write_str("quantize"),
+            Self::Linear { format, tile, add } => {
+                write!(f, "linear{} {} {tile}", if *add { "_add" } else { "" }, name(format))
+            }
+            Self::Qkv { formats: [q, k, v], tile } => {
+                write!(f, "qkv {} {} {} {tile}", name(q), name(k), name(v))
+            }
+            Self::Gated { formats: [gate, up], tile, gelu } => {
+                write!(f, "{} {} {} {tile}", if *gelu { "gated_gelu" } else { "gated" }, name(gate), name(up))
+            }
             Self::RopeAppend => f.write_str("rope_append"),
             Self::Attention => f.write_str("attention"),
         }
     }
 }
 
-/// An op that multiplies rows with the matrices `a`, `b`, ... and writes the products, or adds them to what is there.
-fn linear(text: &mut String, op: &str, formats: &[Format], rows: u32, add: bool) {
-    let _ = writeln!(text, "const ADD: bool = {add};");
-    let _ = writeln!(text, "const ROWS: u32 = {rows}u;");
+/// `store`, which writes activations in these forms to bindings from `binding` on.
+fn store(text: &mut String, forms: Forms, mut binding: u32) {
+    let mut calls = String::new();
+    if forms.floats {
+        let _ =
+            writeln!(text, "@group(0) @binding({binding}) var<storage, read_write> out: array<vec4<f32>>;");
+        text.push_str(wgsl!("lib/store_floats"));
+        calls.push_str("  store_floats(row, i, v);\n");
+        binding += 1;
+    }
+    if forms.codes {
+        let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read_write> q: array<u32>;");
+        text.push_str(wgsl!("lib/store_codes"));
+        calls.push_str("  store_codes(row, i, v, lane);\n");
+    }
+    let _ = writeln!(text, "fn store(row: u32, i: u32, v: vec4<f32>, lane: u32) {{\n{calls}}}");
+}
+
+/// What products with the matrices `a`, `b`, ... are made of. The bindings: the forms of the rows that are read, `out`, the
+/// matrices.
+fn products(text: &mut String, formats: &[Format], tile: Tile, add: bool) {
+    let _ = writeln!(text, "const ADD: bool = {add};\nconst ROWS: u32 = {}u;", tile.rows);
     text.push_str(wgsl!("lib/linear_params"));
-    text.push_str(op);
-    for (binding, (name, format)) in (3..).zip(["a", "b", "c"].into_iter().zip(formats)) {
+    text.push_str(if tile.is_gemm() { wgsl!("lib/gemm") } else { wgsl!("lib/gemv") });
+    let forms = tile.products.forms(formats);
+    let mut bindings = 1..;
+    let mut bind = |text: &mut String, access: &str, name: &str, of: &str| {
+        let binding = bindings.next().unwrap_or_default();
+        let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, {access}> {name}: array<{of}>;");
+        binding
+    };
+    if forms.floats {
+        bind(text, "read", "x", "vec4<f32>");
+        text.push_str(if tile.is_gemm() { wgsl!("lib/gemm_float_tile") } else { "" });
+    }
+    if forms.codes {
+        bind(text, "read", "q", "vec4<u32>");
+        text.push_str(wgsl!("lib/dot4"));
+        text.push_str(if tile.is_gemm() { wgsl!("lib/gemm_dot4_tile") } else { "" });
+    }
+    let first = bind(text, "read_write", "out", "f32") + 1;
+    for (binding, (name, format)) in (first..).zip(["a", "b", "c"].into_iter().zip(formats)) {
         weights(text, name, *format, binding);
-        text.push_str(&wgsl!("lib/product").replace('$', name));
+        let product = match (tile.products.forms(&[*format]).codes, tile.is_gemm()) {
+            (false, false) => wgsl!("lib/gemv_float"),
+            (true, false) => wgsl!("lib/gemv_dot4"),
+            (false, true) => wgsl!("lib/gemm_float"),
+            (true, true) => wgsl!("lib/gemm_dot4"),
+        };
+        text.push_str(&product.replace('$', name));
     }
 }
 
@@ -140,11 +255,12 @@ fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
         (Codes::Float, Format::Bf16) => wgsl!("lib/bf16"),
         (Codes::Float, _) => wgsl!("lib/f32"),
     };
+    let bytes = if spec.codes == Codes::Float { "" } else { wgsl!("lib/bytes") };
     let scales = if spec.scale == ScaleForm::None { wgsl!("lib/scale_none") } else { wgsl!("lib/scale_f16") };
     let mins = if spec.scale == ScaleForm::F16Min { wgsl!("lib/min_f16") } else { wgsl!("lib/min_none") };
     let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<u32>;");
     let _ = writeln!(text, "const {name}_OFFSET: f32 = {}.0;", spec.offset);
-    for piece in [wgsl!("lib/offset"), codes, scales, mins] {
+    for piece in [codes, bytes, scales, mins] {
         text.push_str(&piece.replace('$', name));
     }
 }

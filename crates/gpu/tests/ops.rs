@@ -2,141 +2,30 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod support;
+
+use lowbit_core::PackedMatrix;
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable, at_once};
-use lowbit_core::buffer::Bytes;
 use lowbit_core::format::{FORMATS, Format};
 use lowbit_core::kernels::selftest::sample;
-use lowbit_core::{PackedMatrix, Result};
-use lowbit_gpu::{BufferId, Executor, GpuBackend, MAX_BINDING, Matrix, Native, Plan, Shader, Tensor};
-use std::cell::Cell;
-use std::rc::Rc;
-use std::task::Poll;
+use lowbit_gpu::{Kernels, Shader};
+use support::{Exact, KERNELS, gpu, narrow, native, product, tensor, upload, values, weights};
 
-type Gpu = GpuBackend<Native>;
-
-fn gpu() -> Gpu {
-    GpuBackend::new(Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs"))
-}
-
-/// A GPU whose buffers are as large as the test says.
-struct Narrow {
-    native: Native,
-    max_binding: Rc<Cell<u64>>,
-}
-
-/// Such a GPU, and what to set its buffers' size with.
-fn narrow() -> (GpuBackend<Narrow>, Rc<Cell<u64>>) {
-    let max_binding = Rc::new(Cell::new(MAX_BINDING));
-    let native = Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs");
-    (GpuBackend::new(Narrow { native, max_binding: max_binding.clone() }), max_binding)
-}
-
-/// The matrix on the GPU; where `cut`, in about three parts.
-fn upload(gpu: &GpuBackend<Narrow>, max_binding: &Cell<u64>, w: &PackedMatrix, cut: bool) -> Matrix {
-    if cut {
-        max_binding.set((w.byte_len() / w.tiles() * w.tiles().div_ceil(3)) as u64);
-    }
-    let matrix = gpu.matrix(w.clone()).unwrap();
-    max_binding.set(MAX_BINDING);
-    matrix
-}
-
-impl Executor for Narrow {
-    fn max_binding(&self) -> u64 {
-        self.max_binding.get()
-    }
-    fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
-        assert!(bytes <= self.max_binding(), "{bytes} bytes of {what}");
-        self.native.buffer(what, bytes)
-    }
-    fn free(&mut self, buffer: BufferId) {
-        self.native.free(buffer);
-    }
-    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
-        self.native.write(buffer, offset, bytes);
-    }
-    fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
-        self.native.run(plan, pos)
-    }
-    fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
-        self.native.ask(buffer, bytes)
-    }
-    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
-        self.native.take()
-    }
-}
-
-/// Deterministic values in -1..1.
-fn values(len: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-/// A tensor of these rows: rows of an embedding table in single floats, which are exact.
-fn tensor(gpu: &mut GpuBackend<impl Executor>, rows: &[f32], width: usize) -> Tensor {
-    let n = rows.len() / width;
-    let blocks = width.div_ceil(32);
-    let mut plane = vec![0f32; n.div_ceil(16) * blocks * 32 * 16];
-    for (row, values) in rows.chunks(width).enumerate() {
-        for (k, value) in values.iter().enumerate() {
-            plane[(row / 16 * blocks * 32 + k) * 16 + row % 16] = *value;
-        }
-    }
-    let w = Bytes::copy_of(&plane.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
-    let none = || Bytes::copy_of(&[]);
-    let table = PackedMatrix::new("rows", Format::F32, n, width, [w, none(), none(), none()]).unwrap();
-    let table = gpu.matrix(table).unwrap();
-    let mut tensor = gpu.tensor();
-    gpu.embed(&table, &(0..n as u32).collect::<Vec<_>>(), &mut tensor).unwrap();
-    tensor
-}
-
-/// What a product may be off from the exact one: `(blocks + 4)` roundings of sums over blocks and 32 within a block, in
-/// units of the sum of what is added up.
-struct Exact {
-    value: f64,
-    bound: f64,
-}
-
-/// The weights of row `n`, and the sum of the magnitudes of the two terms of each.
-fn weights(w: &PackedMatrix, n: usize) -> (Vec<f64>, Vec<f64>) {
-    let zeros = |plane: &Bytes| Bytes::copy_of(&vec![0; plane.len()]);
-    let row = |w: &PackedMatrix| {
-        let mut row = vec![0.0; w.k];
-        w.dequantize_row(n, &mut row);
-        row
-    };
-    let scaled = row(&PackedMatrix { m: zeros(&w.m), ..w.clone() });
-    let mins =
-        if w.m.is_empty() { vec![0.0; w.k] } else { row(&PackedMatrix { s: zeros(&w.s), ..w.clone() }) };
-    let sums = scaled.iter().zip(&mins).map(|(s, m)| f64::from(*s) + f64::from(*m));
-    let magnitudes = scaled.iter().zip(&mins).map(|(s, m)| f64::from(s.abs()) + f64::from(m.abs()));
-    (sums.collect(), magnitudes.collect())
-}
-
-fn product(x: &[f32], w: &PackedMatrix, n: usize) -> Exact {
-    let (weights, magnitudes) = weights(w, n);
-    let value = x.iter().zip(&weights).map(|(x, w)| f64::from(*x) * w).sum();
-    let terms: f64 = x.iter().zip(&magnitudes).map(|(x, w)| f64::from(x.abs()) * w).sum();
-    let roundings = (w.k.div_ceil(32) + 4 + 32) as f64;
-    Exact { value, bound: roundings * 2f64.powi(-24) * terms }
-}
-
+/// Columns, inputs, rows: of one workgroup and less, of several and a piece.
 fn shapes() -> impl Iterator<Item = (usize, usize, usize)> {
     let sizes = |n| [32, 40, 96, 576].into_iter().map(move |k| (n, k));
-    [1, 15, 17, 48]
-        .into_iter()
-        .flat_map(sizes)
-        .flat_map(|(n, k)| [1, 2, 5].into_iter().map(move |m| (n, k, m)))
+    let few = [1, 15, 17, 48].into_iter().flat_map(sizes);
+    few.flat_map(|(n, k)| [1, 2, 5].into_iter().map(move |m| (n, k, m))).chain([
+        (1, 40, 16),
+        (65, 32, 64),
+        (83, 96, 67),
+        (130, 200, 17),
+    ])
 }
 
 #[test]
 fn every_shader_compiles() {
-    let mut native = Native::new().unwrap();
+    let mut native = native();
     for shader in Shader::all() {
         native.compile(shader).unwrap_or_else(|error| panic!("{shader}: {error}"));
     }
@@ -144,34 +33,36 @@ fn every_shader_compiles() {
 
 #[test]
 fn products_of_every_format_are_within_their_bound() {
-    let mut gpu = gpu();
-    for format in FORMATS.iter().map(|spec| spec.format) {
-        for (n, k, m) in shapes() {
-            let w = sample(format, n, k, (n * k) as u64);
-            let (rows, before) = (values(m * k, 3), values(m * n, 5));
-            let y = tensor(&mut gpu, &rows, k);
-            let mut x = tensor(&mut gpu, &before, n);
-            let matrix = gpu.matrix(w.clone()).unwrap();
-            gpu.linear_add(&y, &matrix, &mut x).unwrap();
-            let found = gpu.read(&x).unwrap();
-            for (i, found) in found.iter().enumerate() {
-                let Exact { value, bound } = product(&rows[i / n * k..][..k], &w, i % n);
-                let value = value + f64::from(before[i]);
-                let bound = bound + 2f64.powi(-22) * value.abs();
-                let off = (f64::from(*found) - value).abs();
-                assert!(
-                    off <= bound,
-                    "{format:?} {n} x {k}, {m} rows, value {i}: {found}, exactly {value} +- {bound:e}"
-                );
+    for kernels in KERNELS {
+        let mut gpu = gpu(kernels);
+        for format in FORMATS.iter().map(|spec| spec.format) {
+            for (n, k, m) in shapes() {
+                let w = sample(format, n, k, (n * k) as u64);
+                let (rows, before) = (values(m * k, 3), values(m * n, 5));
+                let y = tensor(&mut gpu, &rows, k);
+                let mut x = tensor(&mut gpu, &before, n);
+                let matrix = gpu.matrix(w.clone()).unwrap();
+                gpu.linear_add(&y, &matrix, &mut x).unwrap();
+                let found = gpu.read(&x).unwrap();
+                assert_eq!(found.len(), m * n);
+                for (i, found) in found.iter().enumerate() {
+                    let Exact { value, bound } = product(kernels, &rows[i / n * k..][..k], &w, i % n);
+                    let value = value + f64::from(before[i]);
+                    let bound = bound + 2f64.powi(-24) * value.abs();
+                    let off = (f64::from(*found) - value).abs();
+                    assert!(
+                        off <= bound,
+                        "{kernels}: {format:?} {n} x {k}, {m} rows, value {i}: {found}, exactly {value} +- {bound:e}"
+                    );
+                }
             }
-            assert_eq!(found.len(), m * n);
         }
     }
 }
 
 #[test]
 fn rows_of_tables_are_what_the_format_says() {
-    let mut gpu = gpu();
+    let mut gpu = gpu(Kernels::default());
     for format in FORMATS.iter().map(|spec| spec.format) {
         let (n, k) = (83, 40);
         let w = sample(format, n, k, 7);
@@ -181,11 +72,12 @@ fn rows_of_tables_are_what_the_format_says() {
         let found = gpu.read(&x).unwrap();
         assert_eq!(found.len(), ids.len() * k);
         for (id, found) in ids.iter().zip(found.chunks(k)) {
-            let (expected, magnitudes) = weights(&w, *id as usize);
-            for ((found, expected), magnitude) in found.iter().zip(expected).zip(magnitudes) {
+            let (scaled, mins) = weights(&w, *id as usize);
+            for ((found, scaled), min) in found.iter().zip(scaled).zip(mins) {
+                let expected = scaled + min;
                 let off = (f64::from(*found) - expected).abs();
                 assert!(
-                    off <= 2f64.powi(-23) * magnitude,
+                    off <= 2f64.powi(-23) * (scaled.abs() + min.abs()),
                     "{format:?} row {id}: {found}, exactly {expected}"
                 );
             }
@@ -195,7 +87,8 @@ fn rows_of_tables_are_what_the_format_says() {
 
 #[test]
 fn gated_products_are_within_their_bound() {
-    let mut gpu = gpu();
+    let kernels = Kernels::default();
+    let mut gpu = gpu(kernels);
     let formats = [(Format::Q4m, Format::Q4m), (Format::Q4, Format::Q8), (Format::F16, Format::Q5)];
     for (act, (gate_format, up_format)) in
         [Gate::Silu, Gate::GeluTanh].into_iter().flat_map(|act| formats.map(|f| (act, f)))
@@ -213,7 +106,7 @@ fn gated_products_are_within_their_bound() {
             assert_eq!(found.len(), m * n);
             for (i, found) in found.iter().enumerate() {
                 let normed = rms_norm(&rows[i / n * k..][..k], &values(k, 19), 1e-5);
-                let (g, u) = (product(&normed, &gate, i % n), product(&normed, &up, i % n));
+                let (g, u) = (product(kernels, &normed, &gate, i % n), product(kernels, &normed, &up, i % n));
                 let activated = activation(act, g.value);
                 let value = activated * u.value;
                 // Neither activation is steeper than 1.2.
@@ -254,7 +147,7 @@ fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f32> {
 /// Attention of some tokens after others, for both rotary styles, against the formulas in f64.
 #[test]
 fn attention_is_within_its_bound() {
-    let (mut gpu, max_binding) = narrow();
+    let (mut gpu, max_binding) = narrow(Kernels::default());
     for (style, n_heads, n_kv_heads, head_dim) in [
         (RopeStyle::Interleaved, 4, 2, 16),
         (RopeStyle::Half, 3, 3, 10),
@@ -314,7 +207,9 @@ fn reference_attention(
 ) -> Vec<f64> {
     let AttentionShape { n_heads, n_kv_heads, head_dim } = shape;
     let project = |w: &PackedMatrix| -> Vec<Vec<f64>> {
-        let row = |x: &[f32]| (0..w.n).map(|n| product(&rms_norm(x, weight, 0.0), w, n).value).collect();
+        let row = |x: &[f32]| {
+            (0..w.n).map(|n| product(Kernels::default(), &rms_norm(x, weight, 0.0), w, n).value).collect()
+        };
         rows.chunks(64).map(row).collect()
     };
     let rotate = |pos: usize, head: &[f64]| -> Vec<f64> {
@@ -360,10 +255,13 @@ fn reference_attention(
 
 #[test]
 fn matrices_that_are_cut_give_the_same_values() {
-    let (n, k, m) = (83, 96, 5);
-    for format in FORMATS.iter().map(|spec| spec.format) {
+    let (n, k) = (83, 96);
+    let formats = FORMATS.iter().map(|spec| spec.format);
+    for (format, (kernels, m)) in formats.flat_map(|format| {
+        KERNELS.into_iter().flat_map(move |kernels| [5, 70].map(|m| (format, (kernels, m))))
+    }) {
         let [whole, cut] = [false, true].map(|cut| {
-            let (mut gpu, max_binding) = narrow();
+            let (mut gpu, max_binding) = narrow(kernels);
             let [a, b, c] =
                 [29, 31, 37].map(|seed| upload(&gpu, &max_binding, &sample(format, n, k, seed), cut));
             let y = tensor(&mut gpu, &values(m * k, 41), k);
@@ -383,6 +281,6 @@ fn matrices_that_are_cut_give_the_same_values() {
             assert_eq!(found.len(), m * n + m * n + (m - 1) * n + 3 * k);
             found
         });
-        assert_eq!(whole, cut, "{format:?}");
+        assert_eq!(whole, cut, "{format:?} {kernels} {m} rows");
     }
 }

@@ -1,5 +1,5 @@
-// Rows `row..row + ROWS` of `x` times a tile of `$`: in lanes `4 * r + c`, row `r` and columns `4 * c..4 * c + 4`.
-fn $_product(tile: u32, row: u32, lane: u32) -> vec4<f32> {
+// Rows `row..row + ROWS` of `x` times a tile of `$`.
+fn $_product(tile: u32, row: u32, lane: u32) -> array<vec4<f32>, HELD> {
   let columns = lane % 4u;
   var sums = array<vec4<f32>, ROWS>();
   for (var b = lane / 4u; b < params.blocks; b += SLICES) {

@@ -1,0 +1,186 @@
+//! Products with matrices, and what brings rows into the form that they read.
+
+use std::ops::Range;
+
+use crate::backend::{Inner, shape};
+use crate::executor::Executor;
+use crate::kernels::{Forms, Kernels};
+use crate::memory::{Matrix, Part, Rows, Tensor, Vector};
+use crate::plan::{BufferId, Cost, Dispatch, Plan};
+use crate::shader::{Shader, Tile};
+use lowbit_core::Result;
+use lowbit_core::backend::{Gate, Norm};
+use lowbit_core::format::{BLOCK_K, TILE_N};
+
+/// Columns that a workgroup quantises.
+const QUANTIZED_COLUMNS: usize = 256;
+
+impl<E: Executor> Inner<E> {
+    /// `norm(x)` for some rows of `x`, in the forms asked for.
+    pub(crate) fn normalise(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        norm: Norm<'_, Vector>,
+        forms: Forms,
+    ) -> Result<Rows> {
+        if norm.weight.len != x.width {
+            return shape("norm", format!("{} weights for rows of {}", norm.weight.len, x.width));
+        }
+        let mut normed = Rows { rows: rows.len(), width: x.width, floats: None, codes: None };
+        if forms.floats {
+            normed.floats = Some(self.normed.resize(&mut self.device, rows.len(), x.width)?);
+        }
+        if forms.codes {
+            let bytes = Rows::coded_bytes(rows.len(), x.width);
+            normed.codes = Some(self.codes.reserve(&mut self.device, bytes)?);
+        }
+        let params = [x.width as u32, x.stride() as u32, rows.start as u32, norm.eps.to_bits()];
+        let others = (rows.len() * x.stride() + norm.weight.len) as u64 * 4 + normed.bytes();
+        let cost = Cost { others, ..Cost::default() };
+        let buffers: Vec<_> = [x.buffer()?, norm.weight.buffer].into_iter().chain(normed.buffers()).collect();
+        self.plan.push(Shader::RmsNorm(forms), &params, &buffers, [rows.len(), 1], cost);
+        Ok(normed)
+    }
+
+    /// The rows of `x` in the forms asked for.
+    pub(crate) fn rows_of(&mut self, x: &Tensor, forms: Forms) -> Result<Rows> {
+        let mut rows = Rows { rows: x.rows, width: x.width, floats: Some(x.buffer()?), codes: None };
+        if forms.codes {
+            let codes = self.codes.reserve(&mut self.device, Rows::coded_bytes(x.rows, x.width))?;
+            rows.codes = Some(codes);
+            let workgroups = [x.stride().div_ceil(QUANTIZED_COLUMNS), x.rows];
+            let cost = Cost { others: rows.bytes(), ..Cost::default() };
+            let params = [x.stride() as u32, 0, 0, 0];
+            self.plan.push(Shader::Quantize, &params, &[x.buffer()?, codes], workgroups, cost);
+        }
+        Ok(rows.only(forms))
+    }
+
+    /// The products of `norm(x)` and the three matrices, side by side, in `self.qkv`.
+    pub(crate) fn qkv(&mut self, x: &Tensor, norm: Norm<'_, Vector>, matrices: [&Matrix; 3]) -> Result<()> {
+        let formats = matrices.map(|matrix| matrix.format);
+        let x = self.normalise(x, 0..x.rows, norm, self.kernels.forms(&formats))?;
+        let [q, k, v] = matrices;
+        let starts = [0, q.n, q.n + k.n];
+        for matrix in matrices {
+            fits(&x, matrix)?;
+        }
+        let Self { kernels, device, plan, qkv: out, .. } = self;
+        out.resize(device, x.rows, q.n + k.n + v.n)?;
+        if let (Some(a), Some(b), Some(c)) = (q.whole(), k.whole(), v.whole()) {
+            let tile = Tile::new(*kernels, &formats, x.rows);
+            let words = [q.words(a, starts[0]), k.words(b, starts[1]), v.words(c, starts[2])];
+            let workgroups = tile.workgroups(&[a.tiles, b.tiles, c.tiles], x.rows);
+            return plan.product(Shader::Qkv { formats, tile }, &x, &words, &[a, b, c], out, workgroups);
+        }
+        for (matrix, at) in matrices.into_iter().zip(starts) {
+            plan.linear(*kernels, &x, matrix, out, at, false)?;
+        }
+        Ok(())
+    }
+
+    /// `out = act(norm(x) * gate) .* (norm(x) * up)`
+    pub(crate) fn gated(
+        &mut self,
+        x: &Tensor,
+        norm: Norm<'_, Vector>,
+        act: Gate,
+        [gate, up]: [&Matrix; 2],
+        out: &mut Tensor,
+    ) -> Result<()> {
+        let formats = [gate.format, up.format];
+        let x = self.normalise(x, 0..x.rows, norm, self.kernels.forms(&formats))?;
+        fits(&x, gate)?;
+        fits(&x, up)?;
+        out.resize(&mut self.device, x.rows, gate.n)?;
+        let tiles = |part: &Part| part.tiles;
+        if !gate.parts.iter().map(tiles).eq(up.parts.iter().map(tiles)) {
+            return shape(
+                "gated on the GPU",
+                "matrices of different formats, each too large for one binding".into(),
+            );
+        }
+        let tile = Tile::new(self.kernels, &formats, x.rows);
+        let shader = Shader::Gated { formats, tile, gelu: act == Gate::GeluTanh };
+        for (a, b) in gate.parts.iter().zip(&up.parts) {
+            let words = [gate.words(a, 0), up.words(b, 0)];
+            let workgroups = tile.workgroups(&[a.tiles], x.rows);
+            self.plan.product(shader, &x, &words, &[a, b], out, workgroups)?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    pub(crate) fn push(
+        &mut self,
+        shader: Shader,
+        params: &[u32],
+        buffers: &[BufferId],
+        workgroups: [usize; 2],
+        cost: Cost,
+    ) {
+        let workgroups = workgroups.map(|n| n as u32);
+        let (params, buffers) = (params.to_vec(), buffers.to_vec());
+        self.dispatches.push(Dispatch { shader, params, buffers, workgroups, cost });
+    }
+
+    /// The products of `x` and one matrix, which go to column `at` of `out` and those after it.
+    pub(crate) fn linear(
+        &mut self,
+        kernels: Kernels,
+        x: &Rows,
+        matrix: &Matrix,
+        out: &Tensor,
+        at: usize,
+        add: bool,
+    ) -> Result<()> {
+        fits(x, matrix)?;
+        let formats = [matrix.format];
+        let x = x.only(kernels.forms(&formats));
+        let tile = Tile::new(kernels, &formats, x.rows);
+        let shader = Shader::Linear { format: matrix.format, tile, add };
+        for part in &matrix.parts {
+            let workgroups = tile.workgroups(&[part.tiles], x.rows);
+            self.product(shader, &x, &[matrix.words(part, at)], &[part], out, workgroups)?;
+        }
+        Ok(())
+    }
+
+    /// A product with up to three matrices, each described by what shaders read of it.
+    fn product(
+        &mut self,
+        shader: Shader,
+        x: &Rows,
+        matrices: &[[u32; 8]],
+        parts: &[&Part],
+        out: &Tensor,
+        workgroups: [usize; 2],
+    ) -> Result<()> {
+        let mut params = matrices.as_flattened().to_vec();
+        params.resize(24, 0);
+        params.extend([x.rows, x.width.div_ceil(BLOCK_K), out.stride(), 0].map(|n| n as u32));
+        let buffers: Vec<_> =
+            x.buffers().chain([out.buffer()?]).chain(parts.iter().map(|part| part.buffer)).collect();
+        let columns: usize = matrices
+            .iter()
+            .zip(parts)
+            .map(|([.., n, _, _], part)| (part.tiles * TILE_N).min(*n as usize))
+            .sum();
+        let cost = Cost {
+            weights: parts.iter().map(|part| part.bytes).sum(),
+            others: x.bytes() + out.bytes(),
+            macs: (columns * x.width * x.rows) as u64,
+        };
+        self.push(shader, &params, &buffers, workgroups, cost);
+        Ok(())
+    }
+}
+
+fn fits(x: &Rows, matrix: &Matrix) -> Result<()> {
+    if x.width == matrix.k {
+        return Ok(());
+    }
+    shape("rows", format!("{} values for a matrix of {} inputs", x.width, matrix.k))
+}

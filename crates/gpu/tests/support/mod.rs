@@ -1,0 +1,160 @@
+//! What the tests of ops share.
+
+#![allow(clippy::unwrap_used, clippy::panic, dead_code)]
+
+use lowbit_core::activation::{Activations, PanelsRef, QuantizedRows};
+use lowbit_core::backend::Backend;
+use lowbit_core::buffer::Bytes;
+use lowbit_core::format::{Codes, Format};
+use lowbit_core::simd::Scalar;
+use lowbit_core::{PackedMatrix, Result};
+use lowbit_gpu::{
+    BufferId, Executor, GpuBackend, Kernels, MAX_BINDING, Matrix, Native, Plan, Products, Tensor,
+};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::task::Poll;
+
+pub type Gpu = GpuBackend<Native>;
+
+pub fn gpu(kernels: Kernels) -> Gpu {
+    GpuBackend::with(native(), kernels)
+}
+
+pub fn native() -> Native {
+    Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs")
+}
+
+/// A GPU whose buffers are as large as the test says.
+pub struct Narrow {
+    native: Native,
+    max_binding: Rc<Cell<u64>>,
+}
+
+/// Such a GPU, and what to set its buffers' size with.
+pub fn narrow(kernels: Kernels) -> (GpuBackend<Narrow>, Rc<Cell<u64>>) {
+    let max_binding = Rc::new(Cell::new(MAX_BINDING));
+    let narrow = Narrow { native: native(), max_binding: max_binding.clone() };
+    (GpuBackend::with(narrow, kernels), max_binding)
+}
+
+/// The matrix on the GPU; where `cut`, in about three parts.
+pub fn upload(gpu: &GpuBackend<Narrow>, max_binding: &Cell<u64>, w: &PackedMatrix, cut: bool) -> Matrix {
+    if cut {
+        max_binding.set((w.byte_len() / w.tiles() * w.tiles().div_ceil(3)) as u64);
+    }
+    let matrix = gpu.matrix(w.clone()).unwrap();
+    max_binding.set(MAX_BINDING);
+    matrix
+}
+
+impl Executor for Narrow {
+    fn max_binding(&self) -> u64 {
+        self.max_binding.get()
+    }
+    fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
+        assert!(bytes <= self.max_binding(), "{bytes} bytes of {what}");
+        self.native.buffer(what, bytes)
+    }
+    fn free(&mut self, buffer: BufferId) {
+        self.native.free(buffer);
+    }
+    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
+        self.native.write(buffer, offset, bytes);
+    }
+    fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
+        self.native.run(plan, pos)
+    }
+    fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
+        self.native.ask(buffer, bytes)
+    }
+    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
+        self.native.take()
+    }
+}
+
+/// Deterministic values in -1..1.
+pub fn values(len: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A tensor of these rows: rows of an embedding table in single floats, which are exact.
+pub fn tensor(gpu: &mut GpuBackend<impl Executor>, rows: &[f32], width: usize) -> Tensor {
+    let n = rows.len() / width;
+    let blocks = width.div_ceil(32);
+    let mut plane = vec![0f32; n.div_ceil(16) * blocks * 32 * 16];
+    for (row, values) in rows.chunks(width).enumerate() {
+        for (k, value) in values.iter().enumerate() {
+            plane[(row / 16 * blocks * 32 + k) * 16 + row % 16] = *value;
+        }
+    }
+    let w = Bytes::copy_of(&plane.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
+    let none = || Bytes::copy_of(&[]);
+    let table = PackedMatrix::new("rows", Format::F32, n, width, [w, none(), none(), none()]).unwrap();
+    let table = gpu.matrix(table).unwrap();
+    let mut tensor = gpu.tensor();
+    gpu.embed(&table, &(0..n as u32).collect::<Vec<_>>(), &mut tensor).unwrap();
+    tensor
+}
+
+/// Exact arithmetic, and what an op may be off from it.
+pub struct Exact {
+    pub value: f64,
+    pub bound: f64,
+}
+
+/// The weights of row `n`: what depends on the codes, and the mins.
+pub fn weights(w: &PackedMatrix, n: usize) -> (Vec<f64>, Vec<f64>) {
+    let zeros = |plane: &Bytes| Bytes::copy_of(&vec![0; plane.len()]);
+    let row = |w: &PackedMatrix| -> Vec<f64> {
+        let mut row = vec![0.0; w.k];
+        w.dequantize_row(n, &mut row);
+        row.into_iter().map(f64::from).collect()
+    };
+    let scaled = row(&PackedMatrix { m: zeros(&w.m), ..w.clone() });
+    let mins =
+        if w.m.is_empty() { vec![0.0; w.k] } else { row(&PackedMatrix { s: zeros(&w.s), ..w.clone() }) };
+    (scaled, mins)
+}
+
+/// The product of `x` and row `n` by these kernels. Integers are exact, so that what codes are multiplied with is off by
+/// `(blocks + 4)` roundings of the sum of the magnitudes of the blocks' terms; for floats, where sums within a block round
+/// too, of the sum of the magnitudes of all terms and 32 more.
+pub fn product(kernels: Kernels, x: &[f32], w: &PackedMatrix, n: usize) -> Exact {
+    let (scaled, mins) = weights(w, n);
+    let integers = kernels.products == Products::Dot4 && w.format.spec().codes != Codes::Float;
+    let x = if integers { dequantized(x) } else { x.iter().map(|x| f64::from(*x)).collect() };
+    let roundings = w.k.div_ceil(32) + 4 + if integers { 0 } else { 32 };
+    let (mut value, mut terms) = (0.0, 0.0);
+    for ((x, scaled), mins) in x.chunks(32).zip(scaled.chunks(32)).zip(mins.chunks(32)) {
+        for weights in [scaled, mins] {
+            let products = || x.iter().zip(weights).map(|(x, w)| x * w);
+            value += products().sum::<f64>();
+            terms +=
+                if integers { products().sum::<f64>().abs() } else { products().map(f64::abs).sum::<f64>() };
+        }
+    }
+    Exact { value, bound: roundings as f64 * 2f64.powi(-24) * terms }
+}
+
+/// What the codes of the CPU's a8 stand for.
+pub fn dequantized(x: &[f32]) -> Vec<f64> {
+    let mut rows = QuantizedRows::new(Activations::A8);
+    rows.quantize(Scalar, x, x.len()).unwrap();
+    let PanelsRef::A8(panels) = rows.panels() else { panic!("a8 was asked for") };
+    let panel = panels.iter().next().unwrap();
+    let blocks = panel.codes.iter().zip(panel.scales);
+    let values = blocks.flat_map(|(codes, scale)| codes.0[0].map(|q| f64::from(q) * f64::from(*scale)));
+    values.take(x.len()).collect()
+}
+
+/// The variants that tests run with.
+pub const KERNELS: [Kernels; 2] = [
+    Kernels { products: Products::Float, gemm_rows: 16 },
+    Kernels { products: Products::Dot4, gemm_rows: 16 },
+];
