@@ -49,7 +49,7 @@ function request(changes: Partial<LoadRequest> = {}): LoadRequest {
 async function load(changes: Partial<LoadRequest> = {}, wasm = new FakeWasm(DATA)): Promise<Loaded> {
   const { signal } = new AbortController();
   const reporter = { progress: (p: LoadProgress) => void progress.push(p), warning: (w: LoadWarning) => void warnings.push(w) };
-  return loadBytes(request(changes), wasm.asWasm, reporter, signal);
+  return loadBytes(request(changes), wasm.asWasm, reporter, signal, { gpu: undefined, options: '{}' });
 }
 
 function expectWhole(): void {

@@ -30,9 +30,10 @@ pub struct Engine {
 
 /// How a model is started.
 #[derive(Deserialize)]
-struct StartOptions {
+pub struct StartOptions {
     threads: usize,
-    activations: Option<Activations>,
+    /// Instead of what the model asks for.
+    pub activations: Option<Activations>,
     context: Option<usize>,
 }
 
@@ -215,11 +216,14 @@ impl Engine {
     }
 
     /// The model of what has been uploaded.
-    pub(crate) fn on_gpu(upload: Upload<GpuBackend<Page>>, options: &str) -> Result<Self, Failure> {
-        let options: StartOptions = parse(options)?;
+    pub(crate) fn on_gpu(
+        mut upload: Upload<GpuBackend<Page>>,
+        options: &StartOptions,
+    ) -> Result<Self, Failure> {
+        let kernels = upload.backend().kernels().to_string();
         let header = upload.header().clone();
         let activations = options.activations.unwrap_or(header.manifest.activations);
-        let how = How { device: "webgpu", isa: "wgsl", kernels: String::new(), threads: 1 };
+        let how = How { device: "webgpu", isa: "wgsl", kernels, threads: 1 };
         let model = upload.finish(LoadOptions { context: options.context })?;
         Ok(Self::new(Box::new(On::new(model)?), &header, activations, how))
     }
@@ -264,7 +268,8 @@ impl Engine {
     }
 }
 
-fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
+/// Reads JSON.
+pub fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|error| Failure::new("bad-argument", error.to_string()))
 }
 

@@ -1,14 +1,14 @@
 //! The page's GPU: plans go to `Gpu` of `web/src/worker/gpu.ts`, which speaks WebGPU, and models go to it as they arrive.
 
 use crate::artifact::Artifact;
-use crate::engine::Engine;
+use crate::engine::{Engine, StartOptions, parse};
 use crate::error::Failure;
 use js_sys::Uint8Array;
 use lowbit_core::activation::Activations;
 use lowbit_core::container::{Header, parse_header};
 use lowbit_core::{Error, Result};
 use lowbit_engine::{SelfTest, Upload};
-use lowbit_gpu::{BufferId, Dispatch, Executor, GpuBackend, Kept, Plan, Shader};
+use lowbit_gpu::{BufferId, Dispatch, Executor, GpuBackend, Kept, Kernels, Plan, Products, Shader};
 use std::collections::HashMap;
 use std::task::Poll;
 use wasm_bindgen::prelude::*;
@@ -148,15 +148,23 @@ pub struct GpuArtifact {
     header_bytes: Vec<u8>,
     upload: Upload<GpuBackend<Page>>,
     test: SelfTest,
+    options: StartOptions,
 }
 
 #[wasm_bindgen]
 impl GpuArtifact {
-    /// Checks the header, the bytes of the file before its data.
+    /// Checks the header, the bytes of the file before its data. `options` is that of [`Engine::start`]; `dot4`, whether
+    /// the device multiplies signed bytes, which are as exact as activations of one byte.
     #[wasm_bindgen(constructor)]
-    pub fn new(name: &str, header: Vec<u8>, gpu: Gpu) -> std::result::Result<GpuArtifact, JsValue> {
+    pub fn new(
+        name: &str,
+        header: Vec<u8>,
+        gpu: Gpu,
+        options: &str,
+        dot4: bool,
+    ) -> std::result::Result<GpuArtifact, JsValue> {
         let parsed = parse_header(name, &header, None).and_then(|parsed| parsed.complete(name));
-        Ok(Self::begin(header, parsed.map_err(Failure::from)?, gpu)?)
+        Ok(Self::begin(header, parsed.map_err(Failure::from)?, gpu, options, dot4)?)
     }
 
     /// Compares the device with the CPU, op by op. Returns whether that is done; if not, it goes on when the device has
@@ -185,23 +193,40 @@ impl GpuArtifact {
     }
 
     /// Takes a whole artifact that was made here.
-    pub fn of(artifact: Artifact, gpu: Gpu) -> std::result::Result<GpuArtifact, JsValue> {
+    pub fn of(
+        artifact: Artifact,
+        gpu: Gpu,
+        options: &str,
+        dot4: bool,
+    ) -> std::result::Result<GpuArtifact, JsValue> {
         let header_bytes = artifact.header();
         let artifact = artifact.whole()?;
-        let mut on_gpu = Self::begin(header_bytes, artifact.header().clone(), gpu)?;
+        let mut on_gpu = Self::begin(header_bytes, artifact.header().clone(), gpu, options, dot4)?;
         on_gpu.upload.push(artifact.data().as_slice()).map_err(Failure::from)?;
         Ok(on_gpu)
     }
 
-    /// Builds the model, now that all of its data is there. `options` is that of [`Engine::start`].
-    pub fn start(self, options: &str) -> std::result::Result<Engine, JsValue> {
-        Ok(Engine::on_gpu(self.upload, options)?)
+    /// Builds the model, now that all of its data is there.
+    pub fn start(self) -> std::result::Result<Engine, JsValue> {
+        Ok(Engine::on_gpu(self.upload, &self.options)?)
     }
 }
 
 impl GpuArtifact {
-    fn begin(header_bytes: Vec<u8>, header: Header, gpu: Gpu) -> std::result::Result<Self, Failure> {
-        let test = SelfTest::new(&header, Activations::A16)?;
-        Ok(Self { header_bytes, upload: Upload::new(header, GpuBackend::new(Page::new(gpu))), test })
+    fn begin(
+        header_bytes: Vec<u8>,
+        header: Header,
+        gpu: Gpu,
+        options: &str,
+        dot4: bool,
+    ) -> std::result::Result<Self, Failure> {
+        let options: StartOptions = parse(options)?;
+        let activations = options.activations.unwrap_or(header.manifest.activations);
+        let products = if dot4 && activations == Activations::A8 { Products::Dot4 } else { Products::Float };
+        // Where activations are not quantised, two bytes are as exact.
+        let reference = if products == Products::Dot4 { Activations::A8 } else { Activations::A16 };
+        let test = SelfTest::new(&header, reference)?;
+        let backend = GpuBackend::with(Page::new(gpu), Kernels { products, ..Kernels::default() });
+        Ok(Self { header_bytes, upload: Upload::new(header, backend), test, options })
     }
 }

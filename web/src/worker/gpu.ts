@@ -76,6 +76,14 @@ export class Gpu {
     }
   }
 
+  /** Whether shaders may multiply signed bytes, four at a time. */
+  readonly hasDot4 = navigator.gpu.wgslLanguageFeatures.has('packed_4x8_integer_dot_product');
+
+  /** Whether anything has gone wrong, other than a result. */
+  get hasFailed(): boolean {
+    return this.#failure !== undefined;
+  }
+
   /** Whether the device is gone, and all that was on it. */
   get isLost(): boolean {
     return this.#isLost;

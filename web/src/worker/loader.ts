@@ -8,8 +8,7 @@ import { KeptSource } from './kept_source.js';
 import { Keeper } from './keeper.js';
 import { sha256 } from './sha256.js';
 import { StorageFailure, Store, exclusively, type Begun, type State } from './store.js';
-import type { Gpu } from './gpu.js';
-import { ArtifactMemory, GgufImport, GpuModel, destination, type Destination, type Wasm } from './wasm.js';
+import { ArtifactMemory, GgufImport, GpuModel, destination, type Destination, type Target, type Wasm } from './wasm.js';
 
 /** What a load tells on its way. */
 export interface Reporter {
@@ -41,17 +40,17 @@ export async function loadBytes(
   wasm: Promise<Wasm>,
   report: Reporter,
   signal: AbortSignal,
-  gpu?: Gpu,
+  target: Target,
 ): Promise<Loaded> {
   // An engine that cannot start must not go unnoticed while bytes are awaited.
   wasm.catch(() => undefined);
   if ('blob' in request.source) {
     const source = new BlobSource(request.source.blob, request.source.name);
-    return new Loader(source, wasm, report, signal, gpu).fetch(undefined, 'file');
+    return new Loader(source, wasm, report, signal, target).fetch(undefined, 'file');
   }
   const { url } = request.source;
   const source = new UrlSource(url, request.headers, request.stallTimeout);
-  const loader = new Loader(source, wasm, report, signal, gpu);
+  const loader = new Loader(source, wasm, report, signal, target);
   if (request.cache === false) return loader.fetch(undefined, 'network');
   const waiting = () => report.progress({ phase: 'waiting', loaded: 0, total: 0, resumed: 0 });
   return exclusively(url, signal, waiting, async () => {
@@ -81,7 +80,7 @@ class Loader {
     private readonly wasm: Promise<Wasm>,
     private readonly report: Reporter,
     private readonly signal: AbortSignal,
-    private readonly gpu: Gpu | undefined,
+    private readonly target: Target,
   ) {
     this.#throttle = new Throttle(report);
   }
@@ -93,7 +92,7 @@ class Loader {
     const asked = request.cache === 'only' ? undefined : this.#probe();
     const [header, wasm] = await Promise.all([store.header().catch(() => undefined), this.wasm]);
     if (!header) return undefined;
-    const artifact = await destination(wasm, this.source.name, header, this.gpu);
+    const artifact = await destination(wasm, this.source.name, header, this.target);
     const sound = await this.#readAll(store, artifact, request.verify ? chunksOf(this.source.name, header) : undefined, header.length);
     const now = await asked;
     const changed = now !== undefined && (now.size !== state.sourceSize || now.version !== state.sourceVersion);
@@ -158,7 +157,7 @@ class Loader {
     const { name } = this.source;
     const chunks = chunksOf(name, header);
     const wasm = await this.wasm;
-    const artifact = await destination(wasm, name, header, this.gpu);
+    const artifact = await destination(wasm, name, header, this.target);
     try {
       const total = header.length + artifact.dataLength;
       checkCount(name, chunks, artifact.dataLength);
@@ -276,10 +275,11 @@ class Loader {
       this.#check();
       chunks.push(await sha256(packed.slice(at, at + CHUNK_SIZE)));
     }
-    const memory = ArtifactMemory.from(wasm, importer, chunks);
+    const memory = ArtifactMemory.from(wasm, importer, chunks, this.target.options);
     await this.#keepAll(memory, keeper, chunks.length);
     const bytes = memory.header().length + memory.dataLength;
-    const artifact = this.gpu ? await GpuModel.from(wasm, memory, this.gpu) : memory;
+    const { gpu, options } = this.target;
+    const artifact = gpu ? await GpuModel.from(wasm, memory, gpu, options) : memory;
     return { artifact, bytes, from, kept: keeper.keeps };
   }
 

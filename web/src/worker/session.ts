@@ -113,14 +113,16 @@ export class Session {
     const { request } = this;
     const helpers = gpu ? Promise.resolve() : this.#startHelpers(report);
     helpers.catch(() => undefined);
-    const { artifact, ...data } = await loadBytes(request, this.wasm, report, signal, gpu);
+    const { activations, context, threads } = request;
+    // A team of fewer threads is the engine's own matter.
+    const options = JSON.stringify({ threads, activations, context });
+    const { artifact, ...data } = await loadBytes(request, this.wasm, report, signal, { gpu, options });
     await helpers;
     const wasm = await this.wasm;
     const loaded = performance.now();
     if (signal.aborted) throw abortError(signal);
     report.progress({ phase: 'start', loaded: data.bytes, total: data.bytes, resumed: 0 });
-    const { activations, context } = request;
-    const engine = artifact.start(JSON.stringify({ threads: wasm.threads, activations, context }));
+    const engine = artifact.start();
     try {
       await gpu?.finish();
     } catch (error) {

@@ -105,13 +105,28 @@ export interface Destination {
   /** The artifact before its data. */
   header(): Uint8Array<ArrayBuffer>;
   /** Builds the model; this object is used up. */
-  start(options: string): Engine;
+  start(): Engine;
   free(): void;
 }
 
+/** A device for a model, and how the model is to run there. */
+export interface Target {
+  /** Nothing: the CPU. */
+  gpu: Gpu | undefined;
+  /** For the engine, in JSON. */
+  options: string;
+}
+
 /** Checks a header and makes room for its data: on the GPU, if it computes rightly, or in the engine's memory. */
-export async function destination(wasm: Wasm, name: string, header: Uint8Array, gpu: Gpu | undefined): Promise<Destination> {
-  return gpu ? GpuModel.of(wasm, name, header, gpu) : ArtifactMemory.of(wasm, name, header);
+export async function destination(wasm: Wasm, name: string, header: Uint8Array, { gpu, options }: Target): Promise<Destination> {
+  if (!gpu) return ArtifactMemory.of(wasm, name, header, options);
+  const of = (dot4: boolean) => GpuModel.of(wasm, gpu, (glue) => new glue.GpuArtifact(name, header, gpu, options, dot4));
+  if (!gpu.hasDot4) return of(false);
+  // The next variant, if this one computes wrongly.
+  return of(true).catch((error: unknown) => {
+    if (gpu.hasFailed) throw error;
+    return of(false);
+  });
 }
 
 /** A model that moves to the GPU while it arrives. */
@@ -129,13 +144,14 @@ export class GpuModel implements Destination {
     this.dataLength = inner.dataLength;
   }
 
-  static of(wasm: Wasm, name: string, header: Uint8Array, gpu: Gpu): Promise<GpuModel> {
-    return new GpuModel(wasm, gpu, wasm.call((glue) => new glue.GpuArtifact(name, header, gpu))).#tested();
+  /** What `make` makes, if the GPU computes rightly with it. */
+  static of(wasm: Wasm, gpu: Gpu, make: (glue: Glue) => single.GpuArtifact): Promise<GpuModel> {
+    return new GpuModel(wasm, gpu, wasm.call(make)).#tested();
   }
 
   /** Moves a model that is whole in memory, which is used up. */
-  static from(wasm: Wasm, artifact: ArtifactMemory, gpu: Gpu): Promise<GpuModel> {
-    return new GpuModel(wasm, gpu, wasm.call((glue) => glue.GpuArtifact.of(artifact.release(), gpu))).#tested();
+  static from(wasm: Wasm, artifact: ArtifactMemory, gpu: Gpu, options: string): Promise<GpuModel> {
+    return GpuModel.of(wasm, gpu, (glue) => glue.GpuArtifact.of(artifact.release(), gpu, options, gpu.hasDot4));
   }
 
   /** This, after the GPU has been compared with the CPU; throws when it computes wrongly. */
@@ -170,8 +186,8 @@ export class GpuModel implements Destination {
     return this.wasm.call(() => this.#inner.header()) as Uint8Array<ArrayBuffer>;
   }
 
-  start(options: string): Engine {
-    return this.wasm.call(() => this.#inner.start(options));
+  start(): Engine {
+    return this.wasm.call(() => this.#inner.start());
   }
 
   free(): void {
@@ -187,19 +203,20 @@ export class ArtifactMemory implements Destination {
   private constructor(
     private readonly wasm: Wasm,
     inner: single.Artifact,
+    private readonly options: string,
   ) {
     this.#inner = inner;
     this.dataLength = inner.dataLength;
   }
 
   /** Checks a header and asks for memory for its data. */
-  static of(wasm: Wasm, name: string, header: Uint8Array): ArtifactMemory {
-    return new ArtifactMemory(wasm, wasm.call((glue) => new glue.Artifact(name, header)));
+  static of(wasm: Wasm, name: string, header: Uint8Array, options: string): ArtifactMemory {
+    return new ArtifactMemory(wasm, wasm.call((glue) => new glue.Artifact(name, header)), options);
   }
 
   /** Takes what an importer has packed; `chunks` are the hashes of its chunks. */
-  static from(wasm: Wasm, importer: GgufImport, chunks: string[]): ArtifactMemory {
-    return new ArtifactMemory(wasm, importer.finish(chunks));
+  static from(wasm: Wasm, importer: GgufImport, chunks: string[], options: string): ArtifactMemory {
+    return new ArtifactMemory(wasm, importer.finish(chunks), options);
   }
 
   view(offset: number, length: number): Uint8Array {
@@ -227,8 +244,8 @@ export class ArtifactMemory implements Destination {
     return this.wasm.call(() => this.#inner.header()) as Uint8Array<ArrayBuffer>;
   }
 
-  start(options: string): Engine {
-    return this.wasm.call((glue) => glue.Engine.start(this.#inner, options));
+  start(): Engine {
+    return this.wasm.call((glue) => glue.Engine.start(this.#inner, this.options));
   }
 
   free(): void {
