@@ -44,7 +44,7 @@ impl AttentionTile {
         let pairs = (heads.head_dim.div_ceil(2 * CHUNK) as u32).next_power_of_two();
         let most = Self::most_queries(pairs);
         let group = (heads.n_heads / heads.n_kv_heads) as u32;
-        let heads = (1..=most.min(group)).rev().find(|heads| group % heads == 0).unwrap_or(1);
+        let heads = (1..=most.min(group)).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1);
         Self { heads, rows: if rows == 1 { 1 } else { most / heads }, pairs, partial }
     }
 
