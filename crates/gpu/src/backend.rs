@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::task::{Poll, ready};
 
+use crate::attention::MAX_HEAD_DIM;
 use crate::executor::Executor;
 use crate::kernels::Kernels;
 use crate::memory::{Device, Kv, Matrix, Rope, RowShape, Scratch, Tensor, Vector};
@@ -11,9 +12,6 @@ use crate::plan::{BufferId, Cost, Plan};
 use crate::shader::Shader;
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
 use lowbit_core::{Error, PackedMatrix, Result};
-
-/// The longest head that the attention shader takes.
-const MAX_HEAD_DIM: usize = 512;
 
 /// A GPU as a backend.
 pub struct GpuBackend<E> {
@@ -26,11 +24,15 @@ pub(crate) struct Inner<E> {
     /// What has been asked for and not yet run.
     pub plan: Plan,
     /// The position of the first row of the step.
-    pos: usize,
+    pub pos: usize,
     ids: Tensor,
     pub normed: Tensor,
     /// The rows that the next product reads, as codes.
     pub codes: Scratch,
+    /// The tensor whose rows these are, if an op has left them for the next.
+    pub coded: Option<BufferId>,
+    /// What attention over each split of the positions gives.
+    pub parts: Scratch,
     pub qkv: Tensor,
     logits: Tensor,
     last: Plan,
@@ -50,9 +52,22 @@ impl<E: Executor> GpuBackend<E> {
         let (ids, normed, qkv, logits) = (tensor(), tensor(), tensor(), tensor());
         let (plan, last) = (Plan::default(), Plan::default());
         let device = Device::new(executor);
-        let codes = Scratch::default();
-        let inner =
-            Inner { kernels, device, plan, pos: 0, ids, normed, codes, qkv, logits, last, asked: None };
+        let (codes, parts) = (Scratch::default(), Scratch::default());
+        let inner = Inner {
+            kernels,
+            device,
+            plan,
+            pos: 0,
+            ids,
+            normed,
+            codes,
+            coded: None,
+            parts,
+            qkv,
+            logits,
+            last,
+            asked: None,
+        };
         Self { inner: RefCell::new(inner) }
     }
 
@@ -155,6 +170,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         }
         let inner = self.inner.get_mut();
         inner.flush()?;
+        inner.coded = None;
         let words = inner.ids.resize(&mut inner.device, 1, ids.len())?;
         inner.device.executor.write(words, 0, bytemuck::cast_slice(ids));
         let out = x.resize(&mut inner.device, ids.len(), table.k)?;
@@ -225,23 +241,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
     }
 
     fn attention(&mut self, queries: &Tensor, kv: &Kv, pos: usize, out: &mut Tensor) -> Result<()> {
-        let inner = self.inner.get_mut();
-        let AttentionShape { n_heads, n_kv_heads, head_dim } = kv.shape;
-        if queries.width != n_heads * head_dim || pos != inner.pos {
-            return shape(
-                "attention",
-                format!("queries of {} at {pos} for heads {:?}", queries.width, kv.shape),
-            );
-        }
-        let to = out.resize(&mut inner.device, queries.rows, queries.width)?;
-        let sizes = [n_heads, n_kv_heads, head_dim, kv.capacity, queries.stride(), out.stride()];
-        let mut params = sizes.map(|n| n as u32).to_vec();
-        params.extend([(1.0 / (head_dim as f32).sqrt()).to_bits(), 0]);
-        let cached = (pos + queries.rows) * n_kv_heads * head_dim * 4;
-        let cost = Cost { others: queries.bytes() + out.bytes() + cached as u64, ..Cost::default() };
-        let buffers = [queries.buffer()?, to, kv.keys, kv.values];
-        inner.plan.push(Shader::Attention, &params, &buffers, [n_heads, queries.rows], cost);
-        Ok(())
+        self.inner.get_mut().attention(queries, kv, pos, out)
     }
 
     fn linear_add(&mut self, y: &Tensor, matrix: &Matrix, x: &mut Tensor) -> Result<()> {

@@ -78,6 +78,15 @@ impl Forms {
     ];
     pub(crate) const CODES: Self = Self { floats: false, codes: true };
 
+    /// What names of shaders that write these forms end with.
+    pub(crate) fn suffix(self) -> &'static str {
+        match (self.floats, self.codes) {
+            (true, true) => " to both",
+            (_, true) => " to codes",
+            _ => "",
+        }
+    }
+
     pub(crate) fn is_both(self) -> bool {
         self.floats && self.codes
     }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod attention;
 mod backend;
 mod executor;
 mod kept;
@@ -21,6 +22,7 @@ mod plan;
 mod products;
 mod shader;
 
+pub use attention::AttentionTile;
 pub use backend::GpuBackend;
 pub use executor::{Executor, MAX_BINDING};
 pub use kept::Kept;

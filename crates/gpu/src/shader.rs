@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::attention::AttentionTile;
 use crate::kernels::{Forms, Kernels, Products};
 use lowbit_core::format::{Codes, FORMATS, Format, FormatSpec, ScaleForm};
 
@@ -43,8 +44,10 @@ pub enum Shader {
     },
     /// Rotary embedding, and keys and values into the cache.
     RopeAppend,
-    /// Attention over the cache.
-    Attention,
+    /// Attention over the cache, or over splits of it.
+    Attention(AttentionTile),
+    /// What attention over splits gave, merged, in the forms that what follows reads.
+    AttentionMerge(Forms),
 }
 
 /// How products are computed, and how many rows a workgroup makes.
@@ -96,7 +99,9 @@ macro_rules! wgsl {
 impl Shader {
     /// Every shader, with one mixture of formats for those that take several matrices.
     pub fn all() -> Vec<Self> {
-        let mut all = vec![Self::Quantize, Self::RopeAppend, Self::Attention];
+        let mut all = vec![Self::Quantize, Self::RopeAppend];
+        all.extend(AttentionTile::all().map(Self::Attention));
+        all.extend(Forms::ALL.map(Self::AttentionMerge));
         all.extend(Forms::ALL.map(Self::RmsNorm));
         all.extend(FORMATS.iter().map(|spec| Self::Embed(spec.format)));
         let mixed = [Format::Q4m, Format::Q5, Format::F16];
@@ -150,14 +155,24 @@ impl Shader {
                 text.push_str(wgsl!("ops/gated"));
             }
             Self::RopeAppend => text.push_str(wgsl!("ops/rope_append")),
-            Self::Attention => text.push_str(wgsl!("ops/attention")),
+            Self::Attention(AttentionTile { heads, rows, pairs, partial }) => {
+                let groups = (heads * rows).next_power_of_two();
+                let _ = writeln!(text, "const HEADS: u32 = {heads}u;\nconst TILE_ROWS: u32 = {rows}u;");
+                let _ = writeln!(text, "const PAIRS: u32 = {pairs}u;\nconst QUERY_GROUPS: u32 = {groups}u;");
+                let _ = writeln!(text, "const PARTIAL: bool = {partial};");
+                text.push_str(wgsl!("ops/attention"));
+            }
+            Self::AttentionMerge(forms) => {
+                text.push_str(wgsl!("ops/attention_merge"));
+                store(&mut text, forms, 3);
+            }
         }
         text
     }
 
     /// Whether its second binding is what changes from step to step.
     pub fn reads_step(self) -> bool {
-        matches!(self, Self::RopeAppend | Self::Attention)
+        matches!(self, Self::RopeAppend | Self::Attention(_) | Self::AttentionMerge(_))
     }
 }
 
@@ -172,9 +187,7 @@ impl fmt::Display for Shader {
         let name = |format: &Format| format.spec().name;
         match self {
             Self::Embed(format) => write!(f, "embed {}", name(format)),
-            Self::RmsNorm(Forms { codes: false, .. }) => f.write_str("rms_norm"),
-            Self::RmsNorm(Forms { floats: false, .. }) => f.write_str("rms_norm to codes"),
-            Self::RmsNorm(_) => f.write_str("rms_norm to both"),
+            Self::RmsNorm(forms) => write!(f, "rms_norm{}", forms.suffix()),
             Self::Quantize => f.write_str("quantize"),
             Self::Linear { format, tile, add } => {
                 write!(f, "linear{} {} {tile}", if *add { "_add" } else { "" }, name(format))
@@ -186,7 +199,11 @@ impl fmt::Display for Shader {
                 write!(f, "{} {} {} {tile}", if *gelu { "gated_gelu" } else { "gated" }, name(gate), name(up))
             }
             Self::RopeAppend => f.write_str("rope_append"),
-            Self::Attention => f.write_str("attention"),
+            Self::Attention(AttentionTile { heads, rows, pairs, partial }) => {
+                let split = if *partial { "split " } else { "" };
+                write!(f, "attention {split}{heads}x{rows}x{pairs}")
+            }
+            Self::AttentionMerge(forms) => write!(f, "attention_merge{}", forms.suffix()),
         }
     }
 }

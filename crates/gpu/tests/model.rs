@@ -138,15 +138,25 @@ impl Executor for Paper {
 
 #[test]
 fn a_token_reads_every_weight_once_and_little_else() {
-    let shape = TinyModel { d_model: 576, n_heads: 9, n_kv_heads: 3, ffn_dim: 1536, ..TinyModel::default() };
+    let shape = TinyModel {
+        d_model: 576,
+        n_heads: 9,
+        n_kv_heads: 3,
+        ffn_dim: 1536,
+        context_length: 4096,
+        ..TinyModel::default()
+    };
     let artifact = artifact(&shape);
     let matrices = &artifact.header().manifest.matrices;
     let sizes = matrices.values().map(|m| m.format.plane_sizes(m.n, m.k).unwrap());
     let weights: usize = sizes.map(|s| s.w + s.x + s.s + s.m).sum();
-    // Codes are made of the output of attention and of the gated products, each in a dispatch.
-    for (kernels, of_layer) in [(FLOAT, 8), (DOT4, 10)] {
+    // What splits of the cache give is merged in a dispatch, and codes are made of the gated products in one; those of
+    // attention in that of the merge, or where there is none in another.
+    for (kernels, context, of_layer) in [(FLOAT, 128, 8), (FLOAT, 4096, 9), (DOT4, 128, 10), (DOT4, 4096, 10)]
+    {
         let backend = GpuBackend::with(Paper::default(), kernels);
-        let mut model = Model::load(&artifact, backend, LoadOptions::default()).unwrap();
+        let options = LoadOptions { context: Some(context) };
+        let mut model = Model::load(&artifact, backend, options).unwrap();
         let (mut session, mut logits) = (model.session().unwrap(), Vec::new());
         let mut plans = Vec::new();
         for id in [3, 4, 5] {

@@ -153,9 +153,10 @@ fn attention_is_within_its_bound() {
         (RopeStyle::Half, 3, 3, 10),
         (RopeStyle::Half, 6, 1, 128),
         (RopeStyle::Interleaved, 2, 1, 256),
+        (RopeStyle::Half, 6, 1, 320),
     ] {
         let shape = AttentionShape { n_heads, n_kv_heads, head_dim };
-        let (width, kv_width, capacity) = (n_heads * head_dim, n_kv_heads * head_dim, 150);
+        let (width, kv_width, capacity) = (n_heads * head_dim, n_kv_heads * head_dim, 300);
         let pairs = head_dim / 2;
         let angles: Vec<f64> =
             (0..capacity * pairs).map(|i| (i / pairs) as f64 * 0.5f64.powi((i % pairs) as i32)).collect();
@@ -177,7 +178,8 @@ fn attention_is_within_its_bound() {
         let rows = values(capacity * 64, 23);
         let (mut queries, mut out, mut found) = (gpu.tensor(), gpu.tensor(), Vec::new());
         let mut pos = 0;
-        for chunk in [70, 1, 1, 9, 69] {
+        // Of few rows and of many, before, across and after the borders of splits.
+        for chunk in [70, 1, 3, 52, 4, 1, 70, 57, 1, 1, 40] {
             let x = tensor(&mut gpu, &rows[pos * 64..][..chunk * 64], 64);
             let qkv = [&on_gpu[0], &on_gpu[1], &on_gpu[2]];
             gpu.attention_input(&x, norm, qkv, &rope, pos, &mut kv, &mut queries).unwrap();
