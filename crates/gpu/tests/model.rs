@@ -266,7 +266,8 @@ fn the_default_model_passes_the_gates_of_accuracy() {
 
 /// With codes of 8 bits a difference in the last bit of a float can move a code by 1, 1/127 of the largest value, and that
 /// moves others: no two backends that round differently come near the gates above. So the bounds are what the CPU itself
-/// becomes when weights of norms move by a bit, and that codes cost the GPU no more than they cost the CPU.
+/// becomes when weights of norms move by a bit, and that codes cost the GPU no more than they cost the CPU:
+/// on average, as the largest of some hundred divergences is chance.
 #[test]
 #[ignore = "needs LOWBIT_TEST_MODEL"]
 fn the_default_model_on_codes_is_as_near_to_the_cpu_as_the_cpu_nudged() {
@@ -274,10 +275,10 @@ fn the_default_model_on_codes_is_as_near_to_the_cpu_as_the_cpu_nudged() {
     let nudged = distance(&model, || cpu(Activations::A8), || Nudged(cpu(Activations::A8)));
     let found = distance(&model, || cpu(Activations::A8), || gpu(DOT4));
     eprintln!("{DOT4}: {found:?}\nthe CPU, nudged: {nudged:?}");
-    assert!(found.mean_kl < 1.25 * nudged.mean_kl && found.worst_kl < 1.25 * nudged.worst_kl);
+    assert!(found.mean_kl < 1.25 * nudged.mean_kl && found.worst_kl < 0.1);
     assert!(found.margins.iter().all(|margin| *margin < 0.1) && found.margins.len() * 20 <= found.positions);
     let on_cpu = distance(&model, || cpu(Activations::A16), || cpu(Activations::A8));
     let on_gpu = distance(&model, || cpu(Activations::A16), || gpu(DOT4));
     eprintln!("Against exact activations, the GPU: {on_gpu:?}\nthe CPU: {on_cpu:?}");
-    assert!(on_gpu.mean_kl < 1.25 * on_cpu.mean_kl && on_gpu.worst_kl < 1.5 * on_cpu.worst_kl);
+    assert!(on_gpu.mean_kl < 1.25 * on_cpu.mean_kl && on_gpu.worst_kl < 0.1);
 }
