@@ -7,11 +7,19 @@ import { tiny } from './support/models.mjs';
 import { TINY } from './support/paths.mjs';
 import { start } from './support/suite.mjs';
 
-const URL = '/models/small.lowbit';
+const SMALL = '/models/small.lowbit';
 const GGUF = '/models/small.gguf';
 const QUESTION = 'What is the capital of France?';
 /** Where a script of the worker can be given a beginning of its own. */
 const WORKER = '/lowbit/dist/worker.js';
+
+/** Chromium with a WebGPU adapter, whose process may end as often as a test likes. */
+const WITH_WEBGPU = [
+  ...FLAGS.filter((flag) => flag !== '--disable-gpu'),
+  '--enable-unsafe-webgpu',
+  '--disable-gpu-process-crash-limit',
+  '--disable-domain-blocking-for-3d-apis',
+];
 
 /** Makes the devices of the worker reachable. */
 const EXPOSE = `
@@ -28,7 +36,7 @@ const EXPOSE = `
 const miscompile = (from, to) => `
   const create = GPUDevice.prototype.createShaderModule;
   GPUDevice.prototype.createShaderModule = function ({ code, ...rest }) {
-    return create.call(this, { code: code.replace(${JSON.stringify(from)}, ${JSON.stringify(to)}), ...rest });
+    return create.call(this, { code: code.replaceAll(${JSON.stringify(from)}, ${JSON.stringify(to)}), ...rest });
   };
 `;
 
@@ -45,7 +53,7 @@ const full = (label) => `
 `;
 
 
-const load = (page, options, url = URL) => page.evaluate(([url, options]) => window.load(url, options), [url, options]);
+const load = (page, options, url = SMALL) => page.evaluate(([url, options]) => window.load(url, options), [url, options]);
 const ask = (page, options) => page.evaluate(([q, options]) => window.ask(q, options), [QUESTION, options]);
 const info = (page) => page.evaluate(() => ({ ...window.model.info }));
 /** Runs in the worker with the last device that it has. */
@@ -57,7 +65,7 @@ describe('with an adapter', () => {
   let onCpu;
   before(async () => {
     tiny();
-    suite = await start({ '/models/': TINY }, { args: [...FLAGS.filter((flag) => flag !== '--disable-gpu'), '--enable-unsafe-webgpu', '--disable-gpu-process-crash-limit', '--disable-domain-blocking-for-3d-apis'] });
+    suite = await start({ '/models/': TINY }, { args: WITH_WEBGPU });
     const page = await suite.open();
     await load(page, { device: 'cpu', threads: 1 });
     onCpu = await ask(page, { maxTokens: 200 });
@@ -87,7 +95,7 @@ describe('with an adapter', () => {
   });
 
   test('a model that is kept, and one that is packed on the way, compute the same', async () => {
-    for (const url of [URL, GGUF]) {
+    for (const url of [SMALL, GGUF]) {
       await load(page, { device: 'cpu', threads: 1 }, url);
       const { info } = await load(page, { device: 'webgpu' }, url);
       assert.deepEqual([info.device, info.from], ['webgpu', 'cache']);
@@ -102,7 +110,7 @@ describe('with an adapter', () => {
     await load(page, { device: 'webgpu' });
     const aborted = await page.evaluate(([q]) => window.ask(q, { maxTokens: 200 }, 2), [QUESTION]);
     assert.equal(aborted.error.code, 'aborted');
-    const prefill = await page.evaluate(() => window.abortPrefill('word '.repeat(400)));
+    const prefill = await page.evaluate(() => window.abortPrefill('word '.repeat(60)));
     assert.equal(prefill.error.code, 'aborted');
     assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
   });
@@ -114,8 +122,9 @@ describe('with an adapter', () => {
   });
 
   for (const [what, from, to, op] of [
-    ['a product', 'terms[r] * scales', 'terms[r] * (scales + 0.01)', /Linear|Gated|Attention|Logits/],
-    ['the softmax', 'exp(score - highest)', 'exp(score)', /Attention/],
+    ['a product', 'terms[r] * scales', 'terms[r] * (scales * 1.01)', /Linear|Gated|Attention|Logits/],
+    ['the softmax', 'exp(highest - new_highest)', '1.0', /Attention/],
+    ['a product of many rows', 'codes[k] * scales + mins', 'codes[k] * scales - mins', /of 33 rows/],
     ['a shader that does not compile', 'fn main(', 'fn main(((', /shader/],
   ]) {
     test(`a wrong kernel (${what}) is found before it is used`, async () => {
@@ -138,6 +147,32 @@ describe('with an adapter', () => {
       assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
     });
   }
+
+  test('activations of one byte are multiplied as bytes; with floats where that fails or is missing', async () => {
+    await load(page, { device: 'cpu', threads: 1, activations: 'a8' });
+    const { tokens } = await ask(page, { maxTokens: 20 });
+    const ways = [
+      ['', /^dot4/],
+      [miscompile('dot4I8Packed(', '2 * dot4I8Packed('), /^float/],
+      ['WGSLLanguageFeatures.prototype.has = () => false;', /^float/],
+    ];
+    for (const [before, kernels] of ways) {
+      suite.server.faults.set(WORKER, { before: `/**/${before}` });
+      const { info, warnings } = await load(page, { device: 'webgpu', activations: 'a8' });
+      assert.deepEqual([info.device, info.activations, warnings], ['webgpu', 'a8', []]);
+      assert.match(info.kernels, kernels);
+      assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, tokens);
+    }
+  });
+
+  test('a model of several chunks, whose rows are long, computes as on the CPU', async () => {
+    const url = '/models/chunks.lowbit';
+    await load(page, { device: 'cpu', threads: 1 }, url);
+    const { tokens } = await ask(page, { maxTokens: 3 });
+    const { info } = await load(page, { device: 'webgpu' }, url);
+    assert.equal(info.device, 'webgpu');
+    assert.deepEqual((await ask(page, { maxTokens: 3 })).tokens, tokens);
+  });
 
   /** Asks, and does something to the GPU after some text. */
   const interrupted = async (harm) => {
@@ -167,7 +202,8 @@ describe('with an adapter', () => {
     await load(page, { device: 'webgpu', cache: false });
     await ask(page, { maxTokens: 5 });
     await onDevice(page, () => devices.at(-1).destroy());
-    assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
+    const again = await ask(page, { maxTokens: 20 });
+    assert.deepEqual(again.tokens, onCpu.tokens.slice(0, 20), again.error?.message);
     assert.equal((await info(page)).device, 'webgpu');
   });
 

@@ -5,6 +5,7 @@ import { loadBytes, type Loaded } from '../src/worker/loader.js';
 import { forget } from '../src/worker/store.js';
 import { CHUNK, FakeServer, FakeStorage, FakeWasm, makeArtifact, sha256Hex, type Faults } from './fake.js';
 
+const TARGET = { gpu: undefined, options: '{}' };
 const DATA = 5 * CHUNK + 1234;
 /** So many times quicker than elsewhere. */
 const HASTE = 1000;
@@ -49,7 +50,7 @@ function request(changes: Partial<LoadRequest> = {}): LoadRequest {
 async function load(changes: Partial<LoadRequest> = {}, wasm = new FakeWasm(DATA)): Promise<Loaded> {
   const { signal } = new AbortController();
   const reporter = { progress: (p: LoadProgress) => void progress.push(p), warning: (w: LoadWarning) => void warnings.push(w) };
-  return loadBytes(request(changes), wasm.asWasm, reporter, signal, { gpu: undefined, options: '{}' });
+  return loadBytes(request(changes), wasm.asWasm, reporter, signal, TARGET);
 }
 
 function expectWhole(): void {
@@ -133,7 +134,7 @@ test('a server that goes on to stall is an error that says so, and the next down
 test('an abort ends a download that stalls at once', async () => {
   use({ stall: { at: dataOffset, times: 1 } });
   const abort = new AbortController();
-  const loading = loadBytes(request(), new FakeWasm(DATA).asWasm, { progress: () => undefined, warning: () => undefined }, abort.signal);
+  const loading = loadBytes(request(), new FakeWasm(DATA).asWasm, { progress: () => undefined, warning: () => undefined }, abort.signal, TARGET);
   setTimeout(() => abort.abort(), 10 * HASTE);
   await expect(loading).rejects.toMatchObject({ code: 'aborted' });
 });
@@ -238,6 +239,7 @@ test('an abort ends the download, and the next one goes on', async () => {
     new FakeWasm(DATA).asWasm,
     { progress: ({ loaded }) => loaded > dataOffset + 2 * CHUNK && abort.abort(), warning: () => undefined },
     abort.signal,
+    TARGET,
   );
   await expect(loading).rejects.toMatchObject({ code: 'aborted' });
   use();
@@ -268,7 +270,7 @@ test('a load that brought nothing of use leaves nothing behind', async () => {
   const abort = new AbortController();
   const reporter = { progress: () => undefined, warning: () => undefined };
   use({ stall: { at: 0, times: 1 } });
-  const loading = loadBytes(request(), new FakeWasm(DATA).asWasm, reporter, abort.signal);
+  const loading = loadBytes(request(), new FakeWasm(DATA).asWasm, reporter, abort.signal, TARGET);
   setTimeout(() => abort.abort());
   await expect(loading).rejects.toMatchObject({ code: 'aborted' });
   expect(folders()).toEqual([]);

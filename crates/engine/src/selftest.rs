@@ -12,10 +12,10 @@ use lowbit_core::{Error, PackedMatrix};
 use std::task::{Poll, ready};
 
 /// Input features: more blocks than any shader takes at once. Output features: no whole number of tiles.
-const WIDTH: usize = 1056;
+const WIDTH: usize = 544;
 const FEATURES: usize = 83;
 /// Rows of a prompt's chunk.
-const ROWS: usize = 37;
+const ROWS: usize = 33;
 
 /// An op with the formats of its matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

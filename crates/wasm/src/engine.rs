@@ -130,6 +130,8 @@ impl Engine {
     pub fn begin(&mut self, prompt: &str, options: &str) -> Result<(), JsValue> {
         let ids = self.ids(prompt)?;
         let options: GenerateOptions = parse(options)?;
+        // Another prompt: what it shares with the last one is run as a part of it.
+        self.replay.clear();
         self.generation = Some(self.runner.begin(ids, options).map_err(Failure::from)?);
         Ok(())
     }
