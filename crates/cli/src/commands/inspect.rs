@@ -1,6 +1,5 @@
 //! `lowbit inspect`: what is in a model.
 
-use crate::args::act_name;
 use crate::error::Result;
 use crate::{model, output};
 use lowbit_core::container::{Artifact, MatrixEntry};
@@ -52,7 +51,7 @@ impl Inspect {
         }
         output::line(&format!("architecture  {}", manifest.architecture))?;
         output::line(&format!("config        {}", manifest.config))?;
-        output::line(&format!("activations   {}", act_name(manifest.activations)))?;
+        output::line(&format!("activations   {}", manifest.activations.name()))?;
         if !manifest.sampling.is_null() {
             output::line(&format!("sampling      {}", manifest.sampling))?;
         }

@@ -3,7 +3,7 @@
 //! What is compared is the logits of the prompt's last position. Their hash is SHA-256 over the `vocab_size` f32 values,
 //! each as four little-endian bytes, in the order of the vocabulary; the page computes the same.
 
-use crate::args::{ModelArgs, act_name};
+use crate::args::ModelArgs;
 use crate::error::{Error, Result};
 use crate::{model, output};
 use lowbit_core::activation::Activations;
@@ -168,7 +168,7 @@ impl Trace {
 impl Outcome {
     fn print(&self) -> Result<()> {
         let Way { backend, threads, chunk, .. } = self.way;
-        let act = act_name(self.way.act);
+        let act = self.way.act.name();
         let verdict = match &self.first_difference {
             None => "identical".to_owned(),
             Some(difference) => format!("DIFFERENT: {difference:?}"),
