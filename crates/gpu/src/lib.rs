@@ -11,6 +11,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
+mod dry;
 mod executor;
 mod kept;
 mod memory;
@@ -20,6 +21,7 @@ mod plan;
 mod shader;
 
 pub use backend::GpuBackend;
+pub use dry::Dry;
 pub use executor::{Executor, MAX_BINDING};
 pub use kept::Kept;
 pub use memory::{Kv, Matrix, Rope, Tensor, Vector};

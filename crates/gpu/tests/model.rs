@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use lowbit_core::Result;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{Backend, CpuBackend};
 use lowbit_core::container::Artifact;
@@ -10,10 +9,9 @@ use lowbit_core::simd::Isa;
 use lowbit_engine::log_probs::LogProbs;
 use lowbit_engine::oracle::Oracle;
 use lowbit_engine::{GenerateOptions, Generation, LoadOptions, Model, SamplingOptions, convert};
-use lowbit_gpu::{BufferId, Executor, GpuBackend, MAX_BINDING, Native, Plan};
+use lowbit_gpu::{Dry, GpuBackend, Native};
 use lowbit_testing::TinyModel;
 use std::path::Path;
-use std::task::Poll;
 
 fn gpu() -> GpuBackend<Native> {
     GpuBackend::new(Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs"))
@@ -79,43 +77,11 @@ fn a_chunk_without_logits_is_run_all_the_same() {
     assert!(kl < 1e-9, "KL {kl:e}");
 }
 
-/// An executor that computes nothing.
-#[derive(Default)]
-struct Paper {
-    buffers: u32,
-    asked: usize,
-}
-
-impl Executor for Paper {
-    fn buffer(&mut self, _: &str, bytes: u64) -> Result<BufferId> {
-        assert!(bytes > 0 && bytes <= MAX_BINDING);
-        self.buffers += 1;
-        Ok(BufferId(self.buffers))
-    }
-    fn free(&mut self, _: BufferId) {}
-    fn write(&mut self, _: BufferId, _: u64, _: &[u8]) {}
-    fn run(&mut self, plan: &Plan, _: u32) -> Result<()> {
-        for dispatch in &plan.dispatches {
-            assert!(dispatch.workgroups.iter().all(|n| (1..=65535).contains(n)), "{dispatch:?}");
-            assert!(dispatch.buffers.len() <= 8, "{dispatch:?}");
-        }
-        Ok(())
-    }
-    fn ask(&mut self, _: BufferId, bytes: u64) -> Result<()> {
-        self.asked = bytes as usize;
-        Ok(())
-    }
-    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
-        Poll::Ready(Ok(vec![0; self.asked]))
-    }
-}
-
 #[test]
 fn a_token_reads_every_weight_once_and_little_else() {
     let shape = TinyModel { d_model: 576, n_heads: 9, n_kv_heads: 3, ffn_dim: 1536, ..TinyModel::default() };
     let artifact = artifact(&shape);
-    let mut model =
-        Model::load(&artifact, GpuBackend::new(Paper::default()), LoadOptions::default()).unwrap();
+    let mut model = Model::load(&artifact, GpuBackend::new(Dry::default()), LoadOptions::default()).unwrap();
     let (mut session, mut logits) = (model.session().unwrap(), Vec::new());
     let mut plans = Vec::new();
     for id in [3, 4, 5] {
