@@ -7,7 +7,7 @@ mod support;
 use serde_json::Value;
 use std::io::Write;
 use std::process::Stdio;
-use support::{folder, json, lowbit, tiny_gguf};
+use support::{failure, folder, json, lowbit, tiny_gguf};
 
 #[test]
 fn every_command_runs_on_the_gpu() {
@@ -63,6 +63,34 @@ fn a_conversation_on_the_gpu_is_that_on_the_cpu() {
     let answers = talk("gpu");
     assert_eq!(answers.len(), 2);
     assert_eq!(answers, talk("cpu"));
+}
+
+#[test]
+fn parity_holds_the_gpu_to_a_bound() {
+    let model = tiny_gguf("gpu-parity");
+    let parity = ["parity", "-m", &model, "--backends", "scalar,gpu", "--chunks", "1,7"];
+    let report = json(&parity);
+    let results = report["results"].as_array().unwrap();
+    let (gpu, scalar): (Vec<_>, Vec<_>) = results.iter().partition(|result| result["backend"] == "gpu");
+    // Two chunks; on the CPU, with two precisions and one and two threads.
+    assert_eq!((gpu.len(), scalar.len()), (2, 8));
+    for result in gpu {
+        assert!(result["kl"].as_f64().unwrap() < 1e-6 && result["agrees"] == true, "{result}");
+        assert!(result["threads"].is_null() && result["act"].is_null(), "{result}");
+        assert_eq!(result["logits_sha256"].as_str().unwrap().len(), 64);
+    }
+    for result in scalar {
+        assert!(result["identical"] == true && result.get("kl").is_none(), "{result}");
+    }
+    for (arguments, word) in [
+        (&["--backends", "gpu"][..], "before gpu"),
+        (&["--backends", "scalar,gpu", "--act", "a8"], "a16"),
+        (&["--backends", "abacus"], "abacus"),
+    ] {
+        let (status, line, error) = failure(&[&["parity", "-m", &model], arguments].concat());
+        assert_eq!((status, error["code"].as_str()), (2, Some("usage")), "{line}");
+        assert!(line.contains(word), "{line}");
+    }
 }
 
 #[cfg(target_os = "linux")]
