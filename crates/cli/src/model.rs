@@ -58,6 +58,18 @@ pub fn open(model: &str) -> Result<Source> {
     Ok(Source { artifact, read_s: start.elapsed().as_secs_f64() })
 }
 
+/// The header of the model that the user named. Of an artifact nothing else is read.
+pub fn header(model: &str) -> Result<Header> {
+    let path = match named(model) {
+        Some(packaged) => cached(packaged)?,
+        None => match kind(Path::new(model))? {
+            Kind::Source => return Ok(open(model)?.artifact.header().clone()),
+            Kind::Artifact => PathBuf::from(model),
+        },
+    };
+    Ok(Header::read(&path)?)
+}
+
 impl Source {
     /// Moves the model to `device` and does a job there.
     pub fn run<J: Job>(&self, device: Device, arguments: &ModelArgs, job: J) -> Result<J::Output> {

@@ -108,6 +108,34 @@ fn layers_are_listed_in_the_order_of_their_numbers() {
 }
 
 #[test]
+fn a_plan_needs_no_gpu_and_reads_every_weight_once() {
+    let model = tiny_gguf("inspect-plan");
+    let matrices = json(&["inspect", &model])["matrices"].clone();
+    let weights: u64 =
+        matrices.as_object().unwrap().values().map(|matrix| matrix["bytes"].as_u64().unwrap()).sum();
+    let plan = ["inspect", &model, "--plan"];
+    for (rows, macs) in [("1", 1), ("5", 5)] {
+        let report = json(&[&plan[..], &["--rows", rows]].concat());
+        let dispatches = report["dispatches"].as_array().unwrap();
+        // Embedding, two layers, the last norm and the logits.
+        assert_eq!((dispatches.len(), &report["totals"]["dispatches"]), (1 + 2 * 8 + 2, &19.into()));
+        assert_eq!(report["totals"]["weights"], weights, "{report}");
+        assert_eq!(dispatches[0]["shader"], "embed q8");
+        let sum = |field: &str| dispatches.iter().map(|run| run[field].as_u64().unwrap()).sum::<u64>();
+        for field in ["weights", "others", "macs"] {
+            assert_eq!(report["totals"][field], sum(field), "{field}");
+        }
+        let qkv = &dispatches[2];
+        assert_eq!((&qkv["shader"], &qkv["workgroups"][1]), (&"qkv q4m q4m q4m".into(), &macs.min(2).into()));
+    }
+    let text = text(&plan);
+    assert_eq!(text.lines().count(), 20);
+    assert!(text.lines().last().unwrap().starts_with("19 dispatches, "), "{text}");
+    assert_eq!(failure(&["inspect", &model, "--rows", "2"]).0, 2);
+    assert_eq!(failure(&[&plan[..], &["--rows", "100000"]].concat()).2["code"], "context-full");
+}
+
+#[test]
 fn a_file_that_is_no_model_is_told_what_one_is() {
     let folder = folder("no-model");
     let file = |name: &str, bytes: &[u8]| {
