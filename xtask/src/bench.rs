@@ -21,18 +21,29 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     let mut threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut files = vec![Q4_1.to_owned(), Q4_0.to_owned()];
     let mut without_amx = false;
+    let mut of_gpu = Vec::new();
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Value(value) => kind = value.to_string_lossy().into_owned(),
             lexopt::Arg::Long("runs") => runs = args.value()?.to_string_lossy().parse()?,
             lexopt::Arg::Long("threads") => threads = args.value()?.to_string_lossy().parse()?,
             lexopt::Arg::Long("without-amx") => without_amx = true,
+            lexopt::Arg::Long("small") => of_gpu.push("--small".to_owned()),
+            lexopt::Arg::Long("shape") => {
+                of_gpu.extend(["--shape".to_owned(), args.value()?.to_string_lossy().into_owned()])
+            }
             lexopt::Arg::Long("file") => files = vec![args.value()?.to_string_lossy().into_owned()],
             other => return Err(other.unexpected().into()),
         }
     }
-    if !["native", "page", "first-token", "all", "kernels"].contains(&kind.as_str()) {
-        bail!("expected native, page, first-token, all or kernels, found {kind:?}");
+    if !["native", "page", "first-token", "all", "kernels", "gpu"].contains(&kind.as_str()) {
+        bail!("expected native, page, first-token, all, kernels or gpu, found {kind:?}");
+    }
+    if kind == "gpu" {
+        return gpu(&of_gpu);
+    }
+    if !of_gpu.is_empty() {
+        bail!("--small and --shape are for gpu only");
     }
     if without_amx && kind != "native" {
         bail!("--without-amx is for native only: no page has AMX");
@@ -59,6 +70,20 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     node.arg("--models").arg(dir.join("models")).args(without_amx.then_some("--without-amx")).args(files);
     if !node.status()?.success() {
         bail!("the benchmark failed");
+    }
+    Ok(())
+}
+
+/// The GPU of this machine, with made-up weights: needs nothing but the build.
+fn gpu(options: &[String]) -> Result<()> {
+    const EXAMPLE: [&str; 6] = ["--release", "--locked", "--package", "lowbit-gpu", "--example", "speed"];
+    step("build the measurement", cargo(&["build"]).args(EXAMPLE))?;
+    let dir = crate::root().join("target/bench");
+    std::fs::create_dir_all(&dir)?;
+    let mut speed = cargo(&["run", "--quiet"]);
+    speed.args(EXAMPLE).arg("--").args(options).arg("--json").arg(dir.join("gpu.json"));
+    if !speed.status()?.success() {
+        bail!("the GPU cannot be measured");
     }
     Ok(())
 }

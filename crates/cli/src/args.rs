@@ -57,18 +57,10 @@ pub fn threads() -> impl TypedValueParser<Value = usize> {
 
 /// Reads the precision of activations.
 pub fn activations() -> impl TypedValueParser<Value = Activations> {
-    PossibleValuesParser::new(["a8", "a16"]).map(|name| match name.as_str() {
-        "a8" => Activations::A8,
-        _ => Activations::A16,
+    PossibleValuesParser::new(Activations::ALL.map(Activations::name)).map(|name| {
+        // One of the possible values.
+        Activations::ALL.into_iter().find(|act| act.name() == name).unwrap_or(Activations::A16)
     })
-}
-
-/// The precision's name, as `--act` takes it.
-pub fn act_name(act: Activations) -> &'static str {
-    match act {
-        Activations::A8 => "a8",
-        Activations::A16 => "a16",
-    }
 }
 
 /// What the model is asked.

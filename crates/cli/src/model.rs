@@ -1,16 +1,16 @@
 //! From a model argument to a model.
 
-use crate::args::ModelArgs;
+use crate::args::{Device, ModelArgs};
 use crate::error::{Error, Result};
 use crate::fetch::{PACKAGED, PackagedModel};
 use crate::{cache, progress, whole_file};
 use lowbit_core::activation::Activations;
-use lowbit_core::backend::{Backend, CpuBackend};
-use lowbit_core::container::{Artifact, VERSION};
+use lowbit_core::backend::{Backend, CpuBackend, at_once};
+use lowbit_core::container::{Artifact, Header, VERSION};
 use lowbit_core::simd::Isa;
 use lowbit_engine::oracle::Oracle;
-use lowbit_engine::{LoadOptions, Model, convert};
-use lowbit_gpu::{GpuBackend, Native};
+use lowbit_engine::{LoadOptions, Model, SelfTest, convert};
+use lowbit_gpu::{Executor, GpuBackend, Native};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -23,25 +23,26 @@ pub struct Source {
 }
 
 /// A model on a device, and how it runs there.
-pub struct Loaded<B: Backend, D> {
+pub struct Loaded<B: Backend> {
     pub model: Model<B>,
     /// Seconds from the file to the device.
     pub load_s: f64,
-    pub device: D,
+    pub runs_on: RunsOn,
 }
 
-/// How a model runs on the CPU.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
-pub struct Cpu {
-    pub isa: &'static str,
-    pub threads: usize,
-    pub act: Activations,
-}
-
-/// How a model runs on a GPU.
+/// How a model runs.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Gpu {
-    pub gpu: String,
+#[serde(untagged)]
+pub enum RunsOn {
+    Cpu { isa: &'static str, threads: usize, act: Activations },
+    Gpu { gpu: String },
+    Reference { exact: bool },
+}
+
+/// What a command does with a model, whatever device it runs on.
+pub trait Job {
+    type Output;
+    fn run_on<B: Backend>(self, loaded: Loaded<B>) -> Result<Self::Output>;
 }
 
 /// Reads the model that the user named.
@@ -57,20 +58,29 @@ pub fn open(model: &str) -> Result<Source> {
     Ok(Source { artifact, read_s: start.elapsed().as_secs_f64() })
 }
 
-/// Reads the model and moves it to the CPU.
-pub fn load(arguments: &ModelArgs) -> Result<Loaded<CpuBackend, Cpu>> {
-    open(&arguments.model)?.load(arguments)
-}
-
-/// Reads the model and moves it to the reference backend.
-pub fn load_exact(arguments: &ModelArgs) -> Result<Model<Oracle>> {
-    let options = LoadOptions { context: arguments.context };
-    Ok(Model::load(&open(&arguments.model)?.artifact, Oracle::default(), options)?)
+/// The header of the model that the user named. Of an artifact nothing else is read.
+pub fn header(model: &str) -> Result<Header> {
+    let path = match named(model) {
+        Some(packaged) => cached(packaged)?,
+        None => match kind(Path::new(model))? {
+            Kind::Source => return Ok(open(model)?.artifact.header().clone()),
+            Kind::Artifact => PathBuf::from(model),
+        },
+    };
+    Ok(Header::read(&path)?)
 }
 
 impl Source {
+    /// Moves the model to `device` and does a job there.
+    pub fn run<J: Job>(&self, device: Device, arguments: &ModelArgs, job: J) -> Result<J::Output> {
+        match device {
+            Device::Cpu => job.run_on(self.load(arguments)?),
+            Device::Gpu => job.run_on(self.load_on_gpu(arguments)?),
+        }
+    }
+
     /// Moves the model to the CPU.
-    pub fn load(&self, arguments: &ModelArgs) -> Result<Loaded<CpuBackend, Cpu>> {
+    pub fn load(&self, arguments: &ModelArgs) -> Result<Loaded<CpuBackend>> {
         self.load_on(arguments, |cpu| cpu)
     }
 
@@ -79,35 +89,41 @@ impl Source {
         &self,
         arguments: &ModelArgs,
         device: impl FnOnce(CpuBackend) -> B,
-    ) -> Result<Loaded<B, Cpu>> {
+    ) -> Result<Loaded<B>> {
         let start = Instant::now();
         let act = arguments.act.unwrap_or(self.artifact.header().manifest.activations);
         let isa = arguments.isa.unwrap_or_else(Isa::best);
         let backend =
             CpuBackend::new(isa, arguments.threads.unwrap_or_else(lowbit_core::parallel::cores), act)?;
-        let runs_on = Cpu { isa: isa.name(), threads: backend.threads(), act };
+        let runs_on = RunsOn::Cpu { isa: isa.name(), threads: backend.threads(), act };
         self.place(arguments, start, device(backend), runs_on)
     }
 
-    /// Moves the model to the GPU of this machine.
-    pub fn load_on_gpu(&self, arguments: &ModelArgs) -> Result<Loaded<GpuBackend<Native>, Gpu>> {
+    /// Moves the model to the GPU of this machine, once that has computed rightly.
+    pub fn load_on_gpu(&self, arguments: &ModelArgs) -> Result<Loaded<GpuBackend<Native>>> {
         let start = Instant::now();
         let native = Native::new()?;
-        let device = Gpu { gpu: native.name().to_owned() };
-        self.place(arguments, start, GpuBackend::new(native), device)
+        let runs_on = RunsOn::Gpu { gpu: native.name().to_owned() };
+        let backend = tested(native, self.artifact.header())?;
+        self.place(arguments, start, backend, runs_on)
+    }
+
+    /// Moves the model to the f32 reference backend.
+    pub fn load_exact(&self, arguments: &ModelArgs) -> Result<Loaded<Oracle>> {
+        self.place(arguments, Instant::now(), Oracle::default(), RunsOn::Reference { exact: true })
     }
 
     /// Moves the model to a backend that was made from `start` on.
-    fn place<B: Backend, D>(
+    fn place<B: Backend>(
         &self,
         arguments: &ModelArgs,
         start: Instant,
         backend: B,
-        device: D,
-    ) -> Result<Loaded<B, D>> {
+        runs_on: RunsOn,
+    ) -> Result<Loaded<B>> {
         let options = LoadOptions { context: arguments.context };
         let model = Model::load(&self.artifact, backend, options)?;
-        Ok(Loaded { model, load_s: self.read_s + start.elapsed().as_secs_f64(), device })
+        Ok(Loaded { model, load_s: self.read_s + start.elapsed().as_secs_f64(), runs_on })
     }
 
     /// Bytes of all packed matrices.
@@ -116,6 +132,23 @@ impl Source {
         let sizes = matrices.values().filter_map(|m| m.format.plane_sizes(m.n, m.k));
         sizes.map(|s| s.w + s.x + s.s + s.m).sum()
     }
+}
+
+/// A GPU as a backend, after it has computed every op of the model that `header` describes.
+///
+/// # Errors
+/// When it computes one wrongly. The device does not change by itself: who asked for the GPU hears of it.
+fn tested<E: Executor>(executor: E, header: &Header) -> Result<GpuBackend<E>> {
+    use lowbit_core::Error as Core;
+    let mut backend = GpuBackend::new(executor);
+    let mut test = SelfTest::new(header, Activations::A16)?;
+    at_once(test.poll(&mut backend)).map_err(|error| match error {
+        Core::Device { device, problem } => {
+            Core::Device { device, problem: format!("{problem}; run on the CPU, without --device gpu") }
+        }
+        other => other,
+    })?;
+    Ok(backend)
 }
 
 /// The packaged model of that name.
@@ -228,4 +261,26 @@ fn kind(path: &Path) -> Result<Kind> {
 
 fn no_model(path: &Path, problem: &str) -> Error {
     lowbit_core::Error::malformed(&path.display().to_string(), "format", problem).into()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use lowbit_gpu::Dry;
+    use lowbit_testing::TinyModel;
+
+    #[test]
+    fn a_gpu_that_computes_wrongly_gets_no_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        std::fs::write(&path, TinyModel::default().gguf()).unwrap();
+        let source = open(path.to_str().unwrap()).unwrap();
+        let error = tested(Dry::default(), source.artifact.header()).err().unwrap();
+        assert_eq!(error.code(), "device");
+        let message = error.to_string();
+        for part in ["Logits(Q8) of 37 rows computes wrongly", "run on the CPU, without --device gpu"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
 }

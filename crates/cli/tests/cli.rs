@@ -2,48 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod support;
+
 use lowbit_testing::TinyModel;
 use serde_json::Value;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-
-fn lowbit(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lowbit"));
-    command.args(arguments).stdin(Stdio::null());
-    command
-}
-
-fn output(arguments: &[&str]) -> Output {
-    lowbit(arguments).output().unwrap()
-}
-
-/// What a successful command writes.
-fn text(arguments: &[&str]) -> String {
-    let output = output(arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?} ended with {}: {errors}", output.status);
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The JSON document that a successful command writes.
-fn json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&text(&[arguments, &["--json"]].concat())).unwrap()
-}
-
-/// A folder of its own for a test.
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
-/// The tiny model as a GGUF file.
-fn tiny_gguf(test: &str) -> String {
-    let path = folder(test).join("tiny.gguf");
-    std::fs::write(&path, TinyModel::default().gguf()).unwrap();
-    path.to_str().unwrap().to_owned()
-}
+use std::path::Path;
+use std::process::{Command, Stdio};
+use support::{failure, folder, json, lowbit, output, text, tiny_gguf};
 
 #[test]
 fn run_answers_and_reports() {
@@ -139,6 +105,34 @@ fn layers_are_listed_in_the_order_of_their_numbers() {
             .collect();
         assert_eq!(numbers, (0..11).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn a_plan_needs_no_gpu_and_reads_every_weight_once() {
+    let model = tiny_gguf("inspect-plan");
+    let matrices = json(&["inspect", &model])["matrices"].clone();
+    let weights: u64 =
+        matrices.as_object().unwrap().values().map(|matrix| matrix["bytes"].as_u64().unwrap()).sum();
+    let plan = ["inspect", &model, "--plan"];
+    for (rows, macs) in [("1", 1), ("5", 5)] {
+        let report = json(&[&plan[..], &["--rows", rows]].concat());
+        let dispatches = report["dispatches"].as_array().unwrap();
+        // Embedding, two layers, the last norm and the logits.
+        assert_eq!((dispatches.len(), &report["totals"]["dispatches"]), (1 + 2 * 8 + 2, &19.into()));
+        assert_eq!(report["totals"]["weights"], weights, "{report}");
+        assert_eq!(dispatches[0]["shader"], "embed q8");
+        let sum = |field: &str| dispatches.iter().map(|run| run[field].as_u64().unwrap()).sum::<u64>();
+        for field in ["weights", "others", "macs"] {
+            assert_eq!(report["totals"][field], sum(field), "{field}");
+        }
+        let qkv = &dispatches[2];
+        assert_eq!((&qkv["shader"], &qkv["workgroups"][1]), (&"qkv q4m q4m q4m".into(), &macs.min(2).into()));
+    }
+    let text = text(&plan);
+    assert_eq!(text.lines().count(), 20);
+    assert!(text.lines().last().unwrap().starts_with("19 dispatches, "), "{text}");
+    assert_eq!(failure(&["inspect", &model, "--rows", "2"]).0, 2);
+    assert_eq!(failure(&[&plan[..], &["--rows", "100000"]].concat()).2["code"], "context-full");
 }
 
 #[test]
@@ -282,16 +276,6 @@ fn perplexity_and_bench_give_numbers() {
         assert!(shares[..7].iter().all(|share| *share > 0.0), "{ops:?}");
         assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{ops:?}");
     }
-}
-
-/// The exit status, the single line on stderr, and the error object of the same command with `--json`.
-fn failure(arguments: &[&str]) -> (i32, String, Value) {
-    let plain = output(arguments);
-    let line = String::from_utf8(plain.stderr).unwrap();
-    let report = output(&[arguments, &["--json"]].concat());
-    assert_eq!(report.status.code(), plain.status.code());
-    let object: Value = serde_json::from_slice(&report.stdout).unwrap();
-    (plain.status.code().unwrap(), line, object["error"].clone())
 }
 
 #[test]

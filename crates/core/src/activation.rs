@@ -22,6 +22,19 @@ pub enum Activations {
     A16,
 }
 
+impl Activations {
+    /// All precisions.
+    pub const ALL: [Self; 2] = [Self::A8, Self::A16];
+
+    /// Its name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::A8 => "a8",
+            Self::A16 => "a16",
+        }
+    }
+}
+
 /// Rows of a panel: as many as a matrix engine takes at once.
 pub const PANEL: usize = 16;
 

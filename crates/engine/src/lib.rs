@@ -48,6 +48,7 @@ pub mod sampling;
 pub mod selftest;
 pub mod session;
 pub mod stop;
+pub mod synthetic;
 pub mod template;
 pub mod timed;
 pub mod tokenizer;

@@ -45,7 +45,7 @@ impl SelfTest {
     /// # Errors
     /// When the header describes no model.
     pub fn new(header: &Header, activations: Activations) -> Result<Self> {
-        let config = llama::parse(&header.manifest.config)?;
+        let config = llama::parse(&header.manifest.config).map_err(|error| error.of(&header.file))?;
         let format = |name: String| header.matrix(&name).map(|(entry, _)| entry.format);
         let mut ops = Vec::new();
         for i in 0..config.n_layers {

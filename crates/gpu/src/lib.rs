@@ -12,6 +12,7 @@
 
 mod attention;
 mod backend;
+mod dry;
 mod executor;
 mod kept;
 mod kernels;
@@ -24,6 +25,7 @@ mod shader;
 
 pub use attention::AttentionTile;
 pub use backend::GpuBackend;
+pub use dry::Dry;
 pub use executor::{Executor, MAX_BINDING};
 pub use kept::Kept;
 pub use kernels::{Forms, Kernels, Products};

@@ -14,6 +14,8 @@ use wgpu::{BindGroup, Buffer, BufferUsages, ComputePipeline, Device, Queue};
 
 /// Where a device wants the parameters of a dispatch to begin.
 const PARAMS_ALIGN: usize = 256;
+/// Bytes that may wait in the system's memory for their way to the GPU.
+const MAX_WAITING: usize = 256 << 20;
 
 /// A GPU of the system.
 pub struct Native {
@@ -25,6 +27,8 @@ pub struct Native {
     /// What changes from step to step.
     step: Buffer,
     ready: Kept<Arc<[Run]>>,
+    /// Bytes written since the last submission.
+    waiting: usize,
     /// What was asked for last.
     asked: Option<Buffer>,
     failure: Arc<Mutex<Option<String>>>,
@@ -76,13 +80,23 @@ impl Native {
             mapped_at_creation: false,
         });
         let (buffers, pipelines) = (Vec::new(), HashMap::new());
-        let (ready, asked) = (Kept::default(), None);
-        Ok(Self { info: adapter.get_info(), device, queue, buffers, pipelines, step, ready, asked, failure })
+        let (info, ready, waiting, asked) = (adapter.get_info(), Kept::default(), 0, None);
+        Ok(Self { info, device, queue, buffers, pipelines, step, ready, waiting, asked, failure })
     }
 
     /// What the GPU is called.
     pub fn name(&self) -> &str {
         &self.info.name
+    }
+
+    /// Whether it is software that computes like a GPU, on the processor.
+    pub fn is_software(&self) -> bool {
+        self.info.device_type == wgpu::DeviceType::Cpu
+    }
+
+    /// The device and its queue, for work beside plans.
+    pub fn device(&self) -> (&Device, &Queue) {
+        (&self.device, &self.queue)
     }
 
     /// Compiles a shader ahead of its first use.
@@ -212,6 +226,13 @@ impl Executor for Native {
         if let Ok(buffer) = self.get(buffer) {
             self.queue.write_buffer(buffer, offset, bytes);
         }
+        self.waiting += bytes.len();
+        if self.waiting > MAX_WAITING {
+            self.waiting = 0;
+            self.queue.submit([]);
+            // What goes wrong here is told by the next run.
+            let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
+        }
     }
 
     fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
@@ -228,6 +249,7 @@ impl Executor for Native {
             }
         }
         self.queue.submit([encoder.finish()]);
+        self.waiting = 0;
         self.check()
     }
 

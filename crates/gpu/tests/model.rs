@@ -4,7 +4,6 @@
 
 mod nudged;
 
-use lowbit_core::Result;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{Backend, CpuBackend};
 use lowbit_core::container::Artifact;
@@ -12,11 +11,10 @@ use lowbit_core::simd::Isa;
 use lowbit_engine::log_probs::LogProbs;
 use lowbit_engine::oracle::Oracle;
 use lowbit_engine::{GenerateOptions, Generation, LoadOptions, Model, SamplingOptions, convert};
-use lowbit_gpu::{BufferId, Executor, GpuBackend, Kernels, MAX_BINDING, Native, Plan, Products};
+use lowbit_gpu::{Dry, GpuBackend, Kernels, Native, Products};
 use lowbit_testing::TinyModel;
 use nudged::Nudged;
 use std::path::Path;
-use std::task::Poll;
 
 const FLOAT: Kernels = Kernels { products: Products::Float, gemm_rows: 16 };
 const DOT4: Kernels = Kernels { products: Products::Dot4, gemm_rows: 16 };
@@ -105,37 +103,6 @@ fn a_chunk_without_logits_is_run_all_the_same() {
     assert!(kl < 1e-9, "KL {kl:e}");
 }
 
-/// An executor that computes nothing.
-#[derive(Default)]
-struct Paper {
-    buffers: u32,
-    asked: usize,
-}
-
-impl Executor for Paper {
-    fn buffer(&mut self, _: &str, bytes: u64) -> Result<BufferId> {
-        assert!(bytes > 0 && bytes <= MAX_BINDING);
-        self.buffers += 1;
-        Ok(BufferId(self.buffers))
-    }
-    fn free(&mut self, _: BufferId) {}
-    fn write(&mut self, _: BufferId, _: u64, _: &[u8]) {}
-    fn run(&mut self, plan: &Plan, _: u32) -> Result<()> {
-        for dispatch in &plan.dispatches {
-            assert!(dispatch.workgroups.iter().all(|n| (1..=65535).contains(n)), "{dispatch:?}");
-            assert!(dispatch.buffers.len() <= 8, "{dispatch:?}");
-        }
-        Ok(())
-    }
-    fn ask(&mut self, _: BufferId, bytes: u64) -> Result<()> {
-        self.asked = bytes as usize;
-        Ok(())
-    }
-    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
-        Poll::Ready(Ok(vec![0; self.asked]))
-    }
-}
-
 #[test]
 fn a_token_reads_every_weight_once_and_little_else() {
     let shape = TinyModel {
@@ -154,7 +121,7 @@ fn a_token_reads_every_weight_once_and_little_else() {
     // attention in that of the merge, or where there is none in another.
     for (kernels, context, of_layer) in [(FLOAT, 128, 8), (FLOAT, 4096, 9), (DOT4, 128, 10), (DOT4, 4096, 10)]
     {
-        let backend = GpuBackend::with(Paper::default(), kernels);
+        let backend = GpuBackend::with(Dry::default(), kernels);
         let options = LoadOptions { context: Some(context) };
         let mut model = Model::load(&artifact, backend, options).unwrap();
         let (mut session, mut logits) = (model.session().unwrap(), Vec::new());

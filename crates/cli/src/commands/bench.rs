@@ -1,7 +1,8 @@
 //! `lowbit bench`: speed of prefill and decode, medians.
 
-use crate::args::ModelArgs;
+use crate::args::{DeviceArgs, ModelArgs};
 use crate::error::Result;
+use crate::model::{Job, Loaded, RunsOn};
 use crate::{model, output};
 use lowbit_core::backend::Backend;
 use lowbit_engine::timed::{Op, Timed};
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 pub struct Bench {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Prompt lengths
     #[arg(long, value_delimiter = ',', default_value = "128,512")]
     prefill: Vec<NonZeroUsize>,
@@ -25,8 +28,8 @@ pub struct Bench {
     /// Runs of each, of which the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Show which share of the time each op of the forward pass takes
-    #[arg(long)]
+    /// Show which share of the time each op of the forward pass takes, on the CPU
+    #[arg(long, conflicts_with = "device")]
     ops: bool,
 }
 
@@ -60,27 +63,55 @@ impl Bench {
         let mut arguments = self.model.clone();
         let longest = self.prefill.iter().chain(&self.decode).copied().max().map_or(1, NonZeroUsize::get);
         arguments.context = Some(arguments.context.unwrap_or(longest));
+        let task = Measure { bench: self, weight_bytes: source.matrix_bytes() };
         if self.ops {
             let loaded = source.load_on(&arguments, Timed::new)?;
-            self.measure(&source, loaded, |backend| backend.take().to_vec())
+            task.measure(loaded, |backend| backend.take().to_vec())
         } else {
-            self.measure(&source, source.load(&arguments)?, |_| Vec::new())
+            source.run(self.device.device, &arguments, task)
         }
     }
+}
 
+/// The tasks, and the bytes of weights that a token reads.
+struct Measure<'a> {
+    bench: &'a Bench,
+    weight_bytes: usize,
+}
+
+/// What `--json` shows.
+#[derive(serde::Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    #[serde(flatten)]
+    runs_on: RunsOn,
+    chunk: NonZeroUsize,
+    load_s: f64,
+    weight_bytes: usize,
+    results: Vec<Speed>,
+}
+
+impl Job for Measure<'_> {
+    type Output = ();
+
+    fn run_on<B: Backend>(self, loaded: Loaded<B>) -> Result<()> {
+        self.measure(loaded, |_| Vec::new())
+    }
+}
+
+impl Measure<'_> {
     /// Runs every task; `spent` says how long each op has taken since the last time, as far as that is measured.
     fn measure<B: Backend>(
-        &self,
-        source: &model::Source,
-        mut loaded: model::Loaded<B, model::Cpu>,
+        self,
+        mut loaded: Loaded<B>,
         spent: impl Fn(&B) -> Vec<(Op, Duration)>,
     ) -> Result<()> {
-        let weight_bytes = source.matrix_bytes();
+        let Self { bench: Bench { model, prefill, decode, chunk, repeat, .. }, weight_bytes } = self;
         let mut session = loaded.model.session()?;
         let mut speeds = Vec::new();
-        let tasks = self.prefill.iter().map(|&n| ("pp", n.get(), self.chunk.get()));
-        for (kind, n, chunk) in tasks.chain(self.decode.iter().map(|&n| ("tg", n.get(), 1))) {
-            let runs = (0..self.repeat).map(|_| run(&mut loaded.model, &mut session, n, chunk));
+        let tasks = prefill.iter().map(|&n| ("pp", n.get(), chunk.get()));
+        for (kind, n, chunk) in tasks.chain(decode.iter().map(|&n| ("tg", n.get(), 1))) {
+            let runs = (0..*repeat).map(|_| run(&mut loaded.model, &mut session, n, chunk));
             let runs = runs.collect::<Result<Vec<f64>>>()?;
             let tok_s = median(&runs);
             let gb_s = tok_s * weight_bytes as f64 / 1e9;
@@ -88,24 +119,22 @@ impl Bench {
             let wall: f64 = runs.iter().map(|tok_s| n as f64 / tok_s).sum();
             let ops = shares(&spent(loaded.model.backend()), wall);
             let speed = Speed { name: format!("{kind}{n}"), tok_s, runs, weights_gb_s, ops };
-            if !self.model.json {
+            if !model.json {
                 speed.print()?;
             }
             speeds.push(speed);
         }
-        if !self.model.json {
+        if !model.json {
             return Ok(());
         }
-        output::json(&serde_json::json!({
-            "model": self.model.model,
-            "isa": loaded.device.isa,
-            "threads": loaded.device.threads,
-            "act": loaded.device.act,
-            "chunk": self.chunk,
-            "load_s": loaded.load_s,
-            "weight_bytes": weight_bytes,
-            "results": speeds,
-        }))
+        output::json(&Report {
+            model: &model.model,
+            runs_on: loaded.runs_on,
+            chunk: *chunk,
+            load_s: loaded.load_s,
+            weight_bytes,
+            results: speeds,
+        })
     }
 }
 

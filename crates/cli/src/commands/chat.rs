@@ -1,10 +1,11 @@
 //! `lowbit chat`: a conversation in the terminal.
 
-use crate::args::{AnswerArgs, ModelArgs};
+use crate::args::{AnswerArgs, DeviceArgs, ModelArgs};
 use crate::error::{Error, Result};
 use crate::interrupt::Answering;
+use crate::model::{Job, Loaded};
 use crate::{answer, model, output};
-use lowbit_core::backend::CpuBackend;
+use lowbit_core::backend::Backend;
 use lowbit_engine::{Message, Model, Session};
 use std::io::{BufRead, IsTerminal};
 
@@ -12,6 +13,8 @@ use std::io::{BufRead, IsTerminal};
 pub struct Chat {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// System prompt [default: the chat template's]
     #[arg(long)]
     system: Option<String>,
@@ -21,7 +24,14 @@ pub struct Chat {
 
 impl Chat {
     pub fn run(&self) -> Result<()> {
-        let mut loaded = model::load(&self.model)?;
+        model::open(&self.model.model)?.run(self.device.device, &self.model, self)
+    }
+}
+
+impl Job for &Chat {
+    type Output = ();
+
+    fn run_on<B: Backend>(self, mut loaded: Loaded<B>) -> Result<()> {
         let model = &mut loaded.model;
         let mut session = model.session()?;
         let mut messages: Vec<Message> = Vec::new();
@@ -45,12 +55,14 @@ impl Chat {
             n => Err(Error::Unanswered(n)),
         }
     }
+}
 
+impl Chat {
     /// Answers the last of `messages` and returns the answer's text.
-    fn answer(
+    fn answer<B: Backend>(
         &self,
-        model: &mut Model<CpuBackend>,
-        session: &mut Session<CpuBackend>,
+        model: &mut Model<B>,
+        session: &mut Session<B>,
         messages: &[Message],
     ) -> Result<String> {
         let answering = Answering::begin();

@@ -1,11 +1,12 @@
 //! `lowbit compare-logits`: how far the logits after a prompt are from a reference.
 
-use crate::args::{Device, DeviceArgs, ModelArgs, PromptArgs};
+use crate::args::{DeviceArgs, ModelArgs, PromptArgs};
 use crate::compare::Distance;
 use crate::error::{Error, Result};
+use crate::model::{Job, Loaded};
 use crate::{model, npy, output};
 use lowbit_core::backend::Backend;
-use lowbit_engine::{Model, logits_sha256};
+use lowbit_engine::logits_sha256;
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
@@ -26,12 +27,10 @@ pub struct CompareLogits {
 impl CompareLogits {
     pub fn run(&self) -> Result<()> {
         let expected = npy::read_f32(&self.file)?;
-        let found = match (self.exact, self.device.device) {
-            (true, _) => self.logits(&mut model::load_exact(&self.model)?)?,
-            (_, Device::Cpu) => self.logits(&mut model::load(&self.model)?.model)?,
-            (_, Device::Gpu) => {
-                self.logits(&mut model::open(&self.model.model)?.load_on_gpu(&self.model)?.model)?
-            }
+        let source = model::open(&self.model.model)?;
+        let found = match self.exact {
+            true => self.run_on(source.load_exact(&self.model)?)?,
+            false => source.run(self.device.device, &self.model, self)?,
         };
         if expected.len() != found.len() {
             return Err(Error::Reference {
@@ -52,9 +51,14 @@ impl CompareLogits {
         ))?;
         output::line(if same_top { "the same first token" } else { "ANOTHER first token" })
     }
+}
 
-    fn logits<B: Backend>(&self, model: &mut Model<B>) -> Result<Vec<f32>> {
-        let ids = self.prompt.encode(model)?;
+impl Job for &CompareLogits {
+    /// The logits after the prompt.
+    type Output = Vec<f32>;
+
+    fn run_on<B: Backend>(self, Loaded { mut model, .. }: Loaded<B>) -> Result<Vec<f32>> {
+        let ids = self.prompt.encode(&model)?;
         let mut session = model.session()?;
         let mut logits = Vec::new();
         model.run(&mut session, &ids, ids.len().saturating_sub(1)..ids.len(), &mut logits, None)?;

@@ -1,10 +1,15 @@
 //! `lowbit inspect`: what is in a model.
 
-use crate::args::act_name;
 use crate::error::Result;
 use crate::{model, output};
-use lowbit_core::container::{Artifact, MatrixEntry};
+use lowbit_core::Format;
+use lowbit_core::container::{Artifact, Header, MatrixEntry};
+use lowbit_engine::arch::{Llama, llama};
+use lowbit_engine::kv_cache::KvCache;
+use lowbit_engine::synthetic::Synthetic;
+use lowbit_gpu::{Cost, Dispatch, Dry, GpuBackend, Plan};
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 #[derive(clap::Args)]
 pub struct Inspect {
@@ -14,6 +19,12 @@ pub struct Inspect {
     /// One JSON document on standard output
     #[arg(long)]
     json: bool,
+    /// Show what a GPU would be told to run, and what it costs, instead; no GPU is needed
+    #[arg(long)]
+    plan: bool,
+    /// Tokens that run together in the plan: one, as in decoding, or a chunk of a prompt
+    #[arg(long, default_value = "1", requires = "plan")]
+    rows: NonZeroUsize,
 }
 
 /// A packed matrix.
@@ -25,8 +36,57 @@ struct Matrix {
     bytes: usize,
 }
 
+/// A dispatch of a plan: bytes of weights and of everything else that it moves, and its multiplications.
+#[derive(serde::Serialize)]
+struct Run {
+    shader: String,
+    workgroups: [u32; 2],
+    weights: u64,
+    others: u64,
+    macs: u64,
+}
+
+impl Run {
+    fn of(dispatch: &Dispatch) -> Self {
+        let Dispatch { shader, workgroups, cost: Cost { weights, others, macs }, .. } = *dispatch;
+        Self { shader: shader.to_string(), workgroups, weights, others, macs }
+    }
+}
+
+/// What a GPU is told for `rows` tokens from the first position on, with the logits of the last.
+fn plan(header: &Header, rows: usize) -> Result<Plan> {
+    let config = llama::parse(&header.manifest.config)?;
+    if rows > config.context_length {
+        return Err(lowbit_engine::Error::ContextFull { tokens: rows, context: config.context_length }.into());
+    }
+    let format = |name: &str| header.matrix(name).map_or(Format::F32, |(entry, _)| entry.format);
+    let (weights, mut device) = (Synthetic::zeros(&config, format), GpuBackend::new(Dry::default()));
+    let mut cache = KvCache::new(&device, config.n_layers, config.attention(), rows)?;
+    let mut llama = Llama::load(config, &weights, &device, rows)?;
+    llama.forward(&mut device, &mut cache, &vec![0; rows], 0, rows - 1..rows, None)?;
+    Ok(device.last_plan())
+}
+
 impl Inspect {
     pub fn run(&self) -> Result<()> {
+        if self.plan { self.show_plan() } else { self.show_contents() }
+    }
+
+    fn show_plan(&self) -> Result<()> {
+        let plan = plan(&model::header(&self.model)?, self.rows.get())?;
+        if !self.json {
+            return output::line(&plan.to_string());
+        }
+        let dispatches: Vec<Run> = plan.dispatches.iter().map(Run::of).collect();
+        let Cost { weights, others, macs } = plan.cost();
+        output::json(&serde_json::json!({
+            "rows": self.rows,
+            "totals": { "dispatches": dispatches.len(), "weights": weights, "others": others, "macs": macs },
+            "dispatches": dispatches,
+        }))
+    }
+
+    fn show_contents(&self) -> Result<()> {
         let artifact = model::open(&self.model)?.artifact;
         let matrices = matrices(&artifact);
         let header = artifact.header();
@@ -52,7 +112,7 @@ impl Inspect {
         }
         output::line(&format!("architecture  {}", manifest.architecture))?;
         output::line(&format!("config        {}", manifest.config))?;
-        output::line(&format!("activations   {}", act_name(manifest.activations)))?;
+        output::line(&format!("activations   {}", manifest.activations.name()))?;
         if !manifest.sampling.is_null() {
             output::line(&format!("sampling      {}", manifest.sampling))?;
         }

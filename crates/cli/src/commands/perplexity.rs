@@ -4,8 +4,9 @@
 //! from an empty cache; its tokens from the second on are scored. The perplexity is `exp` of the mean of the windows'
 //! mean negative log-likelihoods.
 
-use crate::args::ModelArgs;
+use crate::args::{DeviceArgs, ModelArgs};
 use crate::error::{Error, Result};
+use crate::model::{Job, Loaded};
 use crate::{input, model, output};
 use lowbit_core::backend::Backend;
 use lowbit_engine::Model;
@@ -18,6 +19,8 @@ pub struct Perplexity {
     file: PathBuf,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Tokens of a window
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..))]
     chunk: u32,
@@ -25,7 +28,7 @@ pub struct Perplexity {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     chunks: u32,
     /// Run the f32 reference backend instead: exact, and slow
-    #[arg(long, conflicts_with_all = ["isa", "threads", "act"])]
+    #[arg(long, conflicts_with_all = ["isa", "threads", "act", "device"])]
     exact: bool,
 }
 
@@ -34,9 +37,11 @@ impl Perplexity {
         let text = input::file(&self.file)?;
         let mut arguments = self.model.clone();
         arguments.context = Some(arguments.context.unwrap_or(self.chunk as usize));
+        let source = model::open(&arguments.model)?;
+        let windows = Windows { command: self, text: &text };
         let nll = match self.exact {
-            true => self.windows(&mut model::load_exact(&arguments)?, &text)?,
-            false => self.windows(&mut model::load(&arguments)?.model, &text)?,
+            true => windows.run_on(source.load_exact(&arguments)?)?,
+            false => source.run(self.device.device, &arguments, windows)?,
         };
         let perplexity = (nll.iter().sum::<f64>() / nll.len() as f64).exp();
         if self.model.json {
@@ -52,15 +57,26 @@ impl Perplexity {
             self.chunk
         ))
     }
+}
 
+/// The windows of a text.
+struct Windows<'a> {
+    command: &'a Perplexity,
+    text: &'a str,
+}
+
+impl Job for Windows<'_> {
     /// The mean negative log-likelihood of every window.
-    fn windows<B: Backend>(&self, model: &mut Model<B>, text: &str) -> Result<Vec<f64>> {
-        let ids = model.codec().tokenizer().encode(text, false);
-        let windows = ids.chunks_exact(self.chunk as usize).take(self.chunks as usize);
+    type Output = Vec<f64>;
+
+    fn run_on<B: Backend>(self, mut loaded: Loaded<B>) -> Result<Vec<f64>> {
+        let Self { command: Perplexity { chunk, chunks, .. }, text } = self;
+        let ids = loaded.model.codec().tokenizer().encode(text, false);
+        let windows = ids.chunks_exact(*chunk as usize).take(*chunks as usize);
         if windows.len() == 0 {
             return Err(Error::Usage(format!("the text has {} tokens, fewer than one window", ids.len())));
         }
-        windows.map(|ids| window(model, ids)).collect()
+        windows.map(|ids| window(&mut loaded.model, ids)).collect()
     }
 }
 

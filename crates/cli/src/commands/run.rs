@@ -1,8 +1,8 @@
 //! `lowbit run`: one answer.
 
-use crate::args::{AnswerArgs, Device, DeviceArgs, ModelArgs, PromptArgs};
+use crate::args::{AnswerArgs, DeviceArgs, ModelArgs, PromptArgs};
 use crate::error::Result;
-use crate::model::Loaded;
+use crate::model::{Job, Loaded, RunsOn};
 use crate::{answer, model, output};
 use lowbit_core::backend::Backend;
 use lowbit_engine::Generation;
@@ -20,7 +20,7 @@ pub struct Run {
 }
 
 #[derive(serde::Serialize)]
-struct Report<'a, D> {
+struct Report<'a> {
     tokens: &'a [u32],
     text: &'a str,
     finish_reason: lowbit_engine::FinishReason,
@@ -28,19 +28,19 @@ struct Report<'a, D> {
     stats: lowbit_engine::Stats,
     load_s: f64,
     #[serde(flatten)]
-    device: D,
+    runs_on: RunsOn,
 }
 
 impl Run {
     pub fn run(&self) -> Result<()> {
-        let source = model::open(&self.model.model)?;
-        match self.device.device {
-            Device::Cpu => self.answer(source.load(&self.model)?),
-            Device::Gpu => self.answer(source.load_on_gpu(&self.model)?),
-        }
+        model::open(&self.model.model)?.run(self.device.device, &self.model, self)
     }
+}
 
-    fn answer<B: Backend>(&self, mut loaded: Loaded<B, impl serde::Serialize>) -> Result<()> {
+impl Job for &Run {
+    type Output = ();
+
+    fn run_on<B: Backend>(self, mut loaded: Loaded<B>) -> Result<()> {
         let model = &mut loaded.model;
         let prompt = self.prompt.encode(model)?;
         let mut session = model.session()?;
@@ -56,7 +56,7 @@ impl Run {
             finish_reason: reason,
             stats: generation.stats(),
             load_s: loaded.load_s,
-            device: loaded.device,
+            runs_on: loaded.runs_on,
         })
     }
 }

@@ -117,6 +117,14 @@ mod native {
         }
     }
 
+    impl Header {
+        /// Reads the header of an artifact, and nothing else of it.
+        pub fn read(path: &Path) -> Result<Self> {
+            let (mut file, len) = open(path)?;
+            read_header(&path.display().to_string(), &mut file, len)
+        }
+    }
+
     /// Reads the data region. Of several errors it returns that of the first chunk.
     fn read_data(path: &Path, header: &Header, data: &mut AlignedBytes, verify: bool) -> Result<()> {
         let parts = Parts::new(data.as_mut_slice(), header.manifest.chunk_size);
