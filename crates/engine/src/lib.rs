@@ -60,7 +60,7 @@ pub use error::{Error, Result};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Stats, logits_sha256};
 pub use model::{LoadOptions, Model};
 pub use sampling::SamplingOptions;
-pub use selftest::SelfTest;
+pub use selftest::{LayerTest, SelfTest};
 pub use session::Session;
 pub use template::Message;
 pub use upload::Upload;

@@ -146,6 +146,18 @@ impl<B: Backend> Model<B> {
         }
     }
 
+    /// Asks the device for the residual stream of `ids` after some layers; see [`Llama::residual`]. The session's tokens
+    /// are forgotten.
+    pub(crate) fn residual(&mut self, session: &mut Session<B>, ids: &[u32], layers: usize) -> Result<()> {
+        session.clear();
+        self.llama.residual(&mut self.backend, &mut session.cache, ids, layers)
+    }
+
+    /// What [`Self::residual`] has asked for.
+    pub(crate) fn take_residual(&mut self, values: &mut Vec<f32>) -> Poll<Result<()>> {
+        self.backend.take(values).map_err(Error::from)
+    }
+
     /// Begins what [`Self::run`] does. [`Self::collect`] ends it; until then the tokens are not part of the session.
     pub fn submit(
         &mut self,

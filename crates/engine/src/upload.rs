@@ -2,8 +2,10 @@
 //! memory at a time.
 
 use crate::arch::{TensorKind, Weights, move_to};
-use crate::{Error, LoadOptions, Model, Result};
+use crate::selftest::{FirstLayer, tolerance};
+use crate::{Error, LayerTest, LoadOptions, Model, Result};
 use lowbit_core::PackedMatrix;
+use lowbit_core::activation::Activations;
 use lowbit_core::backend::Backend;
 use lowbit_core::buffer::{AlignedBytes, Bytes};
 use lowbit_core::container::Header;
@@ -21,7 +23,12 @@ pub struct Upload<B: Backend> {
     /// Bytes that have arrived.
     received: usize,
     arrived: Arrived<B>,
+    /// A copy on the CPU, for a test.
+    first_layer: FirstLayer,
 }
+
+/// What the names of the first layer's tensors begin with.
+const FIRST_LAYER: &str = "blk.0.";
 
 /// A tensor or document under way.
 struct Item {
@@ -72,7 +79,7 @@ impl<B: Backend> Upload<B> {
             vectors: HashMap::new(),
             documents: HashMap::new(),
         };
-        Self { header, backend, awaited, received: 0, arrived }
+        Self { header, backend, awaited, received: 0, arrived, first_layer: FirstLayer::default() }
     }
 
     /// The header.
@@ -119,16 +126,27 @@ impl<B: Backend> Upload<B> {
         Model::of_header(&header, tokenizer.map(Vec::as_slice), &arrived, backend, options)
     }
 
+    /// The test of the first layer, of which there is a copy; `activations` as in [`SelfTest::new`](crate::SelfTest::new).
+    pub fn layer_test(&mut self, activations: Activations) -> LayerTest {
+        LayerTest::new(std::mem::take(&mut self.first_layer), activations, tolerance(activations))
+    }
+
     fn finish_item(&mut self, item: Item) -> Result<()> {
         let Item { name, kind, range, bytes } = item;
         let bytes = bytes.unwrap_or_else(|| AlignedBytes::zeroed(0));
         match kind {
             Kind::Matrix => {
                 let matrix = matrix(&self.header, &name, range.start, Arc::new(bytes))?;
+                if name.starts_with(FIRST_LAYER) {
+                    self.first_layer.0.insert(name.clone(), matrix.clone());
+                }
                 self.arrived.matrices.get_mut().insert(name, move_to(&self.backend, matrix)?);
             }
             Kind::Vector => {
                 let values = lowbit_core::container::vector(&self.header.file, &name, bytes.as_slice())?;
+                if name.starts_with(FIRST_LAYER) {
+                    self.first_layer.1.insert(name.clone(), values.clone());
+                }
                 self.arrived.vectors.insert(name, values);
             }
             Kind::Document => {

@@ -5,18 +5,36 @@
 use lowbit_core::Result;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::at_once;
-use lowbit_core::container::Header;
-use lowbit_engine::SelfTest;
+use lowbit_core::container::{Artifact, Header};
 use lowbit_engine::convert::{Options, in_memory};
+use lowbit_engine::{LoadOptions, SelfTest, Upload};
 use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Plan};
 use lowbit_testing::TinyModel;
 use std::task::Poll;
 
 fn header() -> Header {
+    artifact().header().clone()
+}
+
+fn artifact() -> Artifact {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     std::fs::write(&path, TinyModel::default().gguf()).unwrap();
-    in_memory(&path, &Options::default(), &mut |_| ()).unwrap().header().clone()
+    in_memory(&path, &Options::default(), &mut |_| ()).unwrap()
+}
+
+/// What the test of the first layer says of a device.
+fn layer(executor: impl Executor) -> lowbit_engine::Result<()> {
+    let artifact = artifact();
+    let mut upload = Upload::new(artifact.header().clone(), GpuBackend::new(executor));
+    upload.push(artifact.data().as_slice()).unwrap();
+    let mut test = upload.layer_test(Activations::A16);
+    let mut model = upload.finish(LoadOptions::default()).unwrap();
+    let mut session = model.session().unwrap();
+    match test.poll(&mut model, &mut session) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("this device does not work in the background"),
+    }
 }
 
 /// A GPU that does not run one kind of shader.
@@ -72,5 +90,15 @@ fn a_device_that_leaves_out_any_shader_fails() {
         assert_eq!(error.code(), "device");
         let message = error.to_string();
         assert!(message.contains(op) && message.contains("computes wrongly"), "without {shader}: {message}");
+    }
+}
+
+#[test]
+fn the_first_layer_of_a_real_model_is_compared_too() {
+    layer(Native::new().unwrap()).unwrap();
+    for shader in ["linear_add", "gated", "attention"] {
+        let error =
+            layer(Lazy { native: Native::new().unwrap(), leaves_out: shader.to_owned() }).unwrap_err();
+        assert!(error.to_string().contains("first layer"), "without {shader}: {error}");
     }
 }

@@ -10,7 +10,9 @@ use lowbit_core::container::Header;
 use lowbit_core::simd::Isa;
 use lowbit_engine::generate::DEFAULT_CHUNK;
 use lowbit_engine::sampler::Sampling;
-use lowbit_engine::{GenerateOptions, Generation, LoadOptions, Message, Model, Upload, logits_sha256};
+use lowbit_engine::{
+    GenerateOptions, Generation, LayerTest, LoadOptions, Message, Model, Upload, logits_sha256,
+};
 use lowbit_gpu::GpuBackend;
 use serde::{Deserialize, Serialize};
 use std::task::Poll;
@@ -24,6 +26,8 @@ pub struct Engine {
     parity: Option<Parity>,
     /// Tokens of a session on another device, which are still to be run here.
     replay: Vec<u32>,
+    /// What is left of the test of the device.
+    test: Option<LayerTest>,
     info: Info,
     memory: Memory,
 }
@@ -109,6 +113,19 @@ impl Engine {
         self.runner.clear();
         self.generation = other.generation.take();
         self.parity = other.parity.take();
+    }
+
+    /// Compares the first layer with the CPU. Returns whether that is done; if not, it goes on when the device has what it
+    /// was asked for.
+    pub fn check(&mut self) -> Result<bool, JsValue> {
+        if let Some(test) = &mut self.test {
+            match self.runner.check(test) {
+                Poll::Ready(result) => result.map_err(Failure::from)?,
+                Poll::Pending => return Ok(false),
+            }
+        }
+        self.test = None;
+        Ok(true)
     }
 
     /// What the model is and how it runs, as JSON.
@@ -217,17 +234,20 @@ impl Engine {
         Ok(Self::new(Box::new(On::new(model)?), header, activations, how))
     }
 
-    /// The model of what has been uploaded.
+    /// The model of what has been uploaded. `reference` are the activations with which the CPU computes as the GPU does.
     pub(crate) fn on_gpu(
         mut upload: Upload<GpuBackend<Page>>,
         options: &StartOptions,
+        reference: Activations,
     ) -> Result<Self, Failure> {
         let kernels = upload.backend().kernels().to_string();
         let header = upload.header().clone();
         let activations = options.activations.unwrap_or(header.manifest.activations);
         let how = How { device: "webgpu", isa: "wgsl", kernels, threads: 1 };
+        let test = upload.layer_test(reference);
         let model = upload.finish(LoadOptions { context: options.context })?;
-        Ok(Self::new(Box::new(On::new(model)?), &header, activations, how))
+        let engine = Self::new(Box::new(On::new(model)?), &header, activations, how);
+        Ok(Self { test: Some(test), ..engine })
     }
 
     fn new(runner: Box<dyn Runner>, header: &Header, activations: Activations, how: How) -> Self {
@@ -245,7 +265,7 @@ impl Engine {
             licence: header.manifest.source.licence.clone(),
         };
         let memory = Memory { weights: header.data_len, kv_cache: runner.kv_bytes() };
-        Self { runner, generation: None, parity: None, replay: Vec::new(), info, memory }
+        Self { runner, generation: None, parity: None, replay: Vec::new(), test: None, info, memory }
     }
 
     /// Runs some of the tokens that are still to be run again; pending while there are more.

@@ -148,6 +148,8 @@ pub struct GpuArtifact {
     header_bytes: Vec<u8>,
     upload: Upload<GpuBackend<Page>>,
     test: SelfTest,
+    /// The activations with which the CPU computes as the GPU does.
+    reference: Activations,
     options: StartOptions,
 }
 
@@ -208,7 +210,7 @@ impl GpuArtifact {
 
     /// Builds the model, now that all of its data is there.
     pub fn start(self) -> std::result::Result<Engine, JsValue> {
-        Ok(Engine::on_gpu(self.upload, &self.options)?)
+        Ok(Engine::on_gpu(self.upload, &self.options, self.reference)?)
     }
 }
 
@@ -227,6 +229,6 @@ impl GpuArtifact {
         let reference = if products == Products::Dot4 { Activations::A8 } else { Activations::A16 };
         let test = SelfTest::new(&header, reference)?;
         let backend = GpuBackend::with(Page::new(gpu), Kernels { products, ..Kernels::default() });
-        Ok(Self { header_bytes, upload: Upload::new(header, backend), test, options })
+        Ok(Self { header_bytes, upload: Upload::new(header, backend), test, reference, options })
     }
 }

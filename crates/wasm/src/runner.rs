@@ -2,7 +2,7 @@
 
 use lowbit_core::backend::Backend;
 use lowbit_engine::kv_cache::bytes_per_position;
-use lowbit_engine::{Codec, Event, GenerateOptions, Generation, Model, Result, Session};
+use lowbit_engine::{Codec, Event, GenerateOptions, Generation, LayerTest, Model, Result, Session};
 use std::task::{Poll, ready};
 
 /// What the page asks of a model. What is pending is asked for again when the device has more.
@@ -25,6 +25,8 @@ pub trait Runner {
     fn forward(&mut self, ids: &[u32], logits: &mut Vec<f32>) -> Poll<Result<()>>;
     /// Gives up what is pending.
     fn abandon(&mut self);
+    /// Goes on with a test of the device, in the empty session.
+    fn check(&mut self, test: &mut LayerTest) -> Poll<Result<()>>;
 }
 
 /// A model on the device of `B`.
@@ -87,5 +89,9 @@ impl<B: Backend> Runner for On<B> {
 
     fn abandon(&mut self) {
         self.is_running = false;
+    }
+
+    fn check(&mut self, test: &mut LayerTest) -> Poll<Result<()>> {
+        test.poll(&mut self.model, &mut self.session)
     }
 }

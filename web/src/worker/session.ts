@@ -124,6 +124,7 @@ export class Session {
     report.progress({ phase: 'start', loaded: data.bytes, total: data.bytes, resumed: 0 });
     const engine = artifact.start();
     try {
+      while (gpu && !wasm.call(() => engine.check())) await gpu.settled();
       await gpu?.finish();
     } catch (error) {
       wasm.free(engine);

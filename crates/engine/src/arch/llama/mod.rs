@@ -103,6 +103,34 @@ impl<B: Backend> Llama<B> {
         ids: &[u32],
         pos: usize,
         wanted: Range<usize>,
+        observer: Option<Observer<'_>>,
+    ) -> Result<()> {
+        self.run_layers(backend, cache, ids, pos, self.layers.len(), observer)?;
+        let output = self.output.as_ref().unwrap_or(&self.embedding);
+        let norm = Norm { weight: &self.output_norm, eps: self.config.rms_eps };
+        Ok(backend.logits(&self.scratch.x, wanted, norm, output)?)
+    }
+
+    /// Asks the backend for the residual stream of `ids`, `[ids.len()][d_model]`, at positions from 0, after the first
+    /// `layers` layers.
+    pub fn residual(
+        &mut self,
+        backend: &mut B,
+        cache: &mut KvCache<B>,
+        ids: &[u32],
+        layers: usize,
+    ) -> Result<()> {
+        self.run_layers(backend, cache, ids, 0, layers, None)?;
+        Ok(backend.fetch(&self.scratch.x)?)
+    }
+
+    fn run_layers(
+        &mut self,
+        backend: &mut B,
+        cache: &mut KvCache<B>,
+        ids: &[u32],
+        pos: usize,
+        layers: usize,
         mut observer: Option<Observer<'_>>,
     ) -> Result<()> {
         self.check(cache, ids, pos)?;
@@ -111,7 +139,7 @@ impl<B: Backend> Llama<B> {
         let Scratch { x, queries, attention, hidden } = &mut self.scratch;
 
         backend.embed(&self.embedding, ids, x)?;
-        for (i, (layer, kv)) in self.layers.iter().zip(cache.layers_mut()).enumerate() {
+        for (i, (layer, kv)) in self.layers.iter().zip(cache.layers_mut()).enumerate().take(layers) {
             let qkv = [&layer.q, &layer.k, &layer.v];
             backend.attention_input(x, norm(&layer.attn_norm), qkv, &self.rope, pos, kv, queries)?;
             backend.attention(queries, kv, pos, attention)?;
@@ -123,8 +151,7 @@ impl<B: Backend> Llama<B> {
                 observe(i, backend.read(x)?);
             }
         }
-        let output = self.output.as_ref().unwrap_or(&self.embedding);
-        Ok(backend.logits(x, wanted, norm(&self.output_norm), output)?)
+        Ok(())
     }
 
     fn check(&self, cache: &KvCache<B>, ids: &[u32], pos: usize) -> Result<()> {

@@ -1,7 +1,11 @@
 //! Whether a device computes what the CPU computes: every op of a model, on made-up weights in the model's formats.
 
+mod layer;
+
 use crate::Result;
 use crate::arch::llama;
+pub(crate) use layer::FirstLayer;
+pub use layer::LayerTest;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{AttentionShape, Backend, CpuBackend, Gate, Norm, RopeStyle, RopeTable, at_once};
 use lowbit_core::container::Header;
@@ -74,7 +78,7 @@ impl SelfTest {
             checks,
             heads,
             reference: CpuBackend::new(Isa::best(), 1, activations)?,
-            tolerance: if activations == Activations::A8 { 2e-2 } else { 2e-3 },
+            tolerance: tolerance(activations),
             expected: None,
         })
     }
@@ -165,6 +169,11 @@ impl Op {
         };
         [q, k].map(norm).into_iter().fold(0.0, f32::max)
     }
+}
+
+/// How far results may be from the CPU's, in units of the largest one.
+pub(crate) fn tolerance(activations: Activations) -> f32 {
+    if activations == Activations::A8 { 2e-2 } else { 2e-3 }
 }
 
 /// A tensor of made-up values: rows of an embedding table in single floats, which are exact.
