@@ -60,6 +60,17 @@ pub(super) trait Packed {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [S::I32; R];
+
+    /// The same for one row and several tiles.
+    #[inline(always)]
+    fn dots<S: Dot, const P: usize, const N: usize>(
+        s: S,
+        tiles: [Tile<'_>; N],
+        b: usize,
+        x: Block<'_, P, 1>,
+    ) -> [S::I32; N] {
+        tiles.map(|tile| Self::dot(s, tile, b, x)[0])
+    }
 }
 
 pub(super) struct U4<const MIN: bool>;
@@ -85,6 +96,15 @@ impl<const MIN: bool> Packed for U4<MIN> {
         x: Block<'_, P, R>,
     ) -> [S::I32; R] {
         s.dot_u4(&tile.w.as_chunks().0[b], x, Self::OFFSET)
+    }
+    #[inline(always)]
+    fn dots<S: Dot, const P: usize, const N: usize>(
+        s: S,
+        tiles: [Tile<'_>; N],
+        b: usize,
+        x: Block<'_, P, 1>,
+    ) -> [S::I32; N] {
+        s.dots_u4(tiles.map(|tile| &tile.w.as_chunks().0[b]), x, Self::OFFSET)
     }
 }
 
@@ -204,7 +224,13 @@ impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
                         while const { $r * P <= S::ROWS } && x.rows - row >= $r {
                             let mut values = [[0.0; LANES]; $r];
                             let tile = Tile::of(w, index);
-                            s.call(Group::<W, P, $r>::new(tile, x, row, 0..tile.s.len(), &mut values));
+                            s.call(Group::<W, P, $r> {
+                                tile,
+                                x,
+                                first: row,
+                                values: &mut values,
+                                format: PhantomData,
+                            });
                             tiles.write(s, panel * PANEL + row, index, &values, write);
                             row += $r;
                         }
@@ -234,14 +260,14 @@ impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
     }
 }
 
-/// Tiles that take turns with one row: two where nothing can be asked for ahead of its use, as memory serves two streams
-/// faster than one.
+/// Tiles whose weights are read with one row in turn: two where nothing can be asked for ahead of its use, as memory serves
+/// two streams faster than one.
 pub(super) const STREAMS: usize = if cfg!(target_family = "wasm") { 2 } else { 1 };
-/// Blocks of a tile in its turn.
-const TURN: usize = if STREAMS > 1 { 3 } else { usize::MAX };
+/// Blocks of a tile in its turn, where the tiles are not multiplied together.
+const TURN: usize = 3;
 
-/// Row `row` of a panel times some tiles, written to row `at`. Every weight is read once, from memory; [`STREAMS`] tiles
-/// that lie far apart take turns.
+/// Row `row` of a panel times some tiles, written to row `at`. Every weight is read once, from memory, and [`STREAMS`]
+/// tiles that lie far apart at the same time.
 struct Row<'a, W, const P: usize> {
     x: Panel<'a, P>,
     row: usize,
@@ -253,52 +279,73 @@ struct Row<'a, W, const P: usize> {
     format: PhantomData<W>,
 }
 
+impl<W: Packed, const P: usize> Row<'_, W, P> {
+    /// Adds to `values` the row times blocks `turn` of tiles `indices`.
+    #[inline(always)]
+    fn add<S: Dot, const N: usize>(
+        &self,
+        s: S,
+        indices: [usize; N],
+        turn: Range<usize>,
+        values: &mut [[f32; LANES]; N],
+    ) {
+        let Self { x, row, w, .. } = *self;
+        let tiles = indices.map(|index| Tile::of(w, index));
+        let blocks = super::blocks(w);
+        check(x, row..row + 1, blocks);
+        assert!(turn.end <= blocks, "the blocks of a row");
+        let mut sums: [_; N] = std::array::from_fn(|n| [s.load(&values[n])]);
+        for b in turn {
+            for tile in tiles {
+                prefetch::<S, W>(s, tile, b);
+            }
+            // SAFETY: the row has all blocks, and `b` is one of them.
+            let x = unsafe { block(x, b, row) };
+            let products = W::dots(s, tiles, b, x);
+            for n in 0..N {
+                add_block::<S, W, P, 1>(s, tiles[n], b, x, [products[n]], &mut sums[n]);
+            }
+        }
+        for n in 0..N {
+            s.store(sums[n][0], &mut values[n]);
+        }
+    }
+}
+
 impl<W: Packed, const P: usize> Kernel for Row<'_, W, P> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Dot>(self, s: S) {
-        let Self { x, row, w, mut tiles, at, range, write, .. } = self;
+    fn run<S: Dot>(mut self, s: S) {
+        let range = self.range.clone();
         let apart = range.len().div_ceil(STREAMS);
-        let blocks = super::blocks(w);
+        let blocks = super::blocks(self.w);
         for first in range.start..range.start + apart {
             let streams = (first..range.end).step_by(apart);
-            let mut values = [[[0.0; LANES]]; STREAMS];
-            for from in (0..blocks).step_by(TURN) {
-                for (index, values) in streams.clone().zip(&mut values) {
-                    let turn = from..blocks.min(from.saturating_add(TURN));
-                    Group::<W, P, 1>::new(Tile::of(w, index), x, row, turn, values).run(s);
+            let mut values = [[0.0; LANES]; STREAMS];
+            if S::TILES >= STREAMS && streams.len() == STREAMS {
+                self.add(s, std::array::from_fn(|i| first + i * apart), 0..blocks, &mut values);
+            } else {
+                for from in (0..blocks).step_by(TURN) {
+                    for (index, values) in streams.clone().zip(&mut values) {
+                        self.add(s, [index], from..blocks.min(from + TURN), std::array::from_mut(values));
+                    }
                 }
             }
             for (index, values) in streams.zip(&values) {
-                tiles.write(s, at, index, values, write);
+                self.tiles.write(s, self.at, index, std::slice::from_ref(values), self.write);
             }
         }
     }
 }
 
-/// Adds to `values` rows `first..first + R` of a panel times some blocks of a tile. With several rows it is a function of
-/// its own, whose loop has all registers to itself.
+/// Rows `first..first + R` of a panel times a tile.
 struct Group<'a, W, const P: usize, const R: usize> {
     tile: Tile<'a>,
     x: Panel<'a, P>,
     first: usize,
-    blocks: Range<usize>,
     values: &'a mut [[f32; LANES]; R],
     format: PhantomData<W>,
-}
-
-impl<'a, W, const P: usize, const R: usize> Group<'a, W, P, R> {
-    #[inline(always)]
-    fn new(
-        tile: Tile<'a>,
-        x: Panel<'a, P>,
-        first: usize,
-        blocks: Range<usize>,
-        values: &'a mut [[f32; LANES]; R],
-    ) -> Self {
-        Self { tile, x, first, blocks, values, format: PhantomData }
-    }
 }
 
 impl<W: Packed, const P: usize, const R: usize> Kernel for Group<'_, W, P, R> {
@@ -306,33 +353,47 @@ impl<W: Packed, const P: usize, const R: usize> Kernel for Group<'_, W, P, R> {
 
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
-        let Self { tile, x, first, blocks: turn, values, .. } = self;
+        let Self { tile, x, first, values, .. } = self;
         let blocks = tile.s.len();
-        let lens = [x.codes.len(), x.scales.len(), x.sums.len()];
-        assert!(first + R <= x.rows && lens == [blocks * x.rows; 3], "the rows of a panel");
-        assert!(turn.end <= blocks, "the blocks of a tile");
-        let mins = if W::MIN { &tile.m[..blocks] } else { &[] };
-        let mut sums: [_; R] = std::array::from_fn(|r| s.load(&values[r]));
-        for b in turn {
-            if const { R == 1 } {
-                prefetch::<S, W>(s, tile, b);
-            }
+        check(x, first..first + R, blocks);
+        let mut sums = [s.splat(0.0); R];
+        for b in 0..blocks {
             // SAFETY: `b` is a block, and the assertions have found all of them and the rows.
             let x = unsafe { block::<P, R>(x, b, first) };
-            let products = W::dot(s, tile, b, x);
-            let scale = s.load_f16(&tile.s[b]);
-            for r in 0..R {
-                let mut term = s.mul(s.i32_to_f32(products[r]), scale);
-                if W::MIN {
-                    term = s.add(term, s.mul(s.splat(x.sums[r] as f32), s.load_f16(&mins[b])));
-                }
-                sums[r] = s.add(sums[r], s.mul(term, s.splat(x.scales[r])));
-            }
+            add_block::<S, W, P, R>(s, tile, b, x, W::dot(s, tile, b, x), &mut sums);
         }
         for r in 0..R {
             s.store(sums[r], &mut values[r]);
         }
     }
+}
+
+/// Adds to `sums` the products of block `b` of a tile with that of some rows.
+#[inline(always)]
+fn add_block<S: Dot, W: Packed, const P: usize, const R: usize>(
+    s: S,
+    tile: Tile<'_>,
+    b: usize,
+    x: Block<'_, P, R>,
+    products: [S::I32; R],
+    sums: &mut [S::F32; R],
+) {
+    let scale = s.load_f16(&tile.s[b]);
+    for r in 0..R {
+        let mut term = s.mul(s.i32_to_f32(products[r]), scale);
+        if W::MIN {
+            term = s.add(term, s.mul(s.splat(x.sums[r] as f32), s.load_f16(&tile.m[b])));
+        }
+        sums[r] = s.add(sums[r], s.mul(term, s.splat(x.scales[r])));
+    }
+}
+
+/// Panics unless a panel has these rows, of so many blocks.
+#[inline(always)]
+fn check<const P: usize>(x: Panel<'_, P>, rows: Range<usize>, blocks: usize) {
+    let items = blocks * x.rows;
+    let whole = x.codes.len() == items && x.scales.len() == items && x.sums.len() == items;
+    assert!(rows.end <= x.rows && whole, "the rows of a panel");
 }
 
 /// Block `b` of rows `first..first + R`.

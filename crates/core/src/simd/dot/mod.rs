@@ -23,6 +23,8 @@ use crate::activation::Block;
 pub trait Dot: Simd {
     /// Rows times planes that one call should take: as many as share the unpacked weights without spilling registers.
     const ROWS: usize = 1;
+    /// Tiles that one call should take with one row.
+    const TILES: usize = 1;
     /// What the products are made of, for reports.
     const NAME: &'static str = "plain";
 
@@ -46,6 +48,17 @@ pub trait Dot: Simd {
         offset: i32,
     ) -> [Self::I32; R] {
         scalar::dot(self, &scalar::codes_u4(w), x, offset)
+    }
+
+    /// [`Dot::dot_u4`] of one row and several tiles.
+    #[inline(always)]
+    fn dots_u4<const P: usize, const N: usize>(
+        self,
+        w: [&[u8; 256]; N],
+        x: Block<'_, P, 1>,
+        offset: i32,
+    ) -> [Self::I32; N] {
+        w.map(|w| self.dot_u4(w, x, offset)[0])
     }
 
     /// As [`Dot::dot_u4`] with bit 4 of code `k` of a column in bit `8 * (k % 4) + k / 4` of its word of `high`.

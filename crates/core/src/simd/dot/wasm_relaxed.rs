@@ -7,6 +7,7 @@
 //! 16-bit products of simd128 are fewer.
 
 use core::arch::wasm32::*;
+use core::hint::black_box;
 
 use super::Dot;
 use super::wasm::{self, load};
@@ -145,8 +146,41 @@ impl Signs {
     }
 }
 
+/// [`Dot::dots_u4`] for as many tiles as have registers for their sums.
+///
+/// The number of granules and the addresses are hidden from LLVM. If it knew them, it would put all the loads of a block
+/// ahead of its dot products, which spills half of them, and would compute every address instead of folding its offset
+/// into the load: 250 instructions a block rather than 187 in V8's code for x64.
+#[inline(always)]
+fn row<const P: usize, const N: usize>(
+    s: WasmRelaxed,
+    w: [&[u8; 256]; N],
+    x: Block<'_, P, 1>,
+    offset: i32,
+) -> [[v128; 4]; N] {
+    let mut sums = [[[[zero(); P]; 1]; 4]; N];
+    for quarter in sums.as_flattened_mut() {
+        quarter[0][P - 1] = i32x4_splat(-(offset * x.sums[0]));
+    }
+    let granules: [&[[u8; 64]; 4]; N] = w.map(bytemuck::cast_ref);
+    let (granules, [codes], count) = black_box((granules, x.codes, 4));
+    for i in 0..count.min(4) {
+        for (granules, sums) in granules.iter().zip(&mut sums) {
+            for (quarter, [sums]) in sums.iter_mut().enumerate() {
+                let [low, high] = nibbles(load(&granules[i], 0, quarter));
+                for (sum, plane) in sums.iter_mut().zip(&codes.0) {
+                    *sum = i32x4_relaxed_dot_i8x16_i7x16_add(splat(plane, 2 * i), low, *sum);
+                    *sum = i32x4_relaxed_dot_i8x16_i7x16_add(splat(plane, 2 * i + 1), high, *sum);
+                }
+            }
+        }
+    }
+    sums.map(|sums| join(s, sums, *x.sums, 0)[0])
+}
+
 impl Dot for WasmRelaxed {
     const ROWS: usize = 4;
+    const TILES: usize = 2;
     const NAME: &'static str = "i32x4.relaxed_dot_i8x16_i7x16_add_s";
 
     #[inline(always)]
@@ -162,6 +196,16 @@ impl Dot for WasmRelaxed {
             add(sums, high, x, 2 * granule + 1);
         });
         join(self, sums, *x.sums, offset)
+    }
+
+    #[inline(always)]
+    fn dots_u4<const P: usize, const N: usize>(
+        self,
+        w: [&[u8; 256]; N],
+        x: Block<'_, P, 1>,
+        offset: i32,
+    ) -> [Self::I32; N] {
+        if const { P == 1 } { row(self, w, x, offset) } else { w.map(|w| row(self, [w], x, offset)[0]) }
     }
 
     #[inline(always)]
