@@ -112,7 +112,7 @@ impl Op {
     /// Asks a device for the results.
     fn run<B: Backend>(self, rows: usize, heads: AttentionShape, device: &mut B) -> lowbit_core::Result<()> {
         let matrix = |device: &B, format, n, seed| device.matrix(sample(format, n, WIDTH, seed));
-        let weight = device.vector((0..WIDTH).map(|i| (2.0 - 0.001 * i as f32) / self.gain()).collect())?;
+        let weight = device.vector((0..WIDTH).map(|i| (1.2 - 0.001 * i as f32) / self.gain()).collect())?;
         let norm = Norm { weight: &weight, eps: 1e-5 };
         let x = floats(device, rows, WIDTH, 1)?;
         let mut out = device.tensor();
