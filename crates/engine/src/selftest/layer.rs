@@ -81,7 +81,7 @@ impl LayerTest {
 
     /// The layer on the CPU: a model of one layer whose vocabulary is its input.
     fn on_cpu(&self, config: &LlamaConfig, input: Vec<f32>) -> Result<Vec<f32>> {
-        let tokens = SpecialTokens { eos: Vec::new(), bos: None, add_bos: false, ..config.tokens.clone() };
+        let tokens = SpecialTokens { eos: Vec::new(), bos: None, add_bos: false };
         let rows = self.ids.len();
         let one =
             LlamaConfig { n_layers: 1, vocab_size: rows, tied_embeddings: true, tokens, ..config.clone() };
