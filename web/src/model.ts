@@ -52,7 +52,8 @@ export class Model {
 
   /**
    * SHA-256 of the logits of a prompt's last position, computed `chunk` positions at a time. It equals what
-   * `lowbit parity` prints for the same model, prompt and precision: on any machine, with any number of threads.
+   * `lowbit parity` prints for the same model, prompt and precision: on any CPU, with any number of threads. A GPU sums in
+   * another order, and has a hash of its own.
    */
   async parity(
     prompt: ChatMessage[] | string | ArrayLike<number>,

@@ -3,7 +3,7 @@
 import { loadModel } from '/lowbit/dist/index.js';
 
 export async function load({ url, threads, cache, activations }) {
-  const model = await loadModel(url, { threads, activations, context: 1024, cache: cache ? 'only' : false });
+  const model = await loadModel(url, { device: 'cpu', threads, activations, context: 1024, cache: cache ? 'only' : false });
 
   const generate = async (text, decode) => {
     const tokens = await model.tokenize(text);

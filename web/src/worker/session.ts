@@ -38,6 +38,8 @@ interface Running {
 /** A loaded model in this worker. */
 export class Session {
   #info!: ModelInfo;
+  #running!: Running;
+  #engineWasm!: Wasm;
   #lastLoss = -Infinity;
 
   private constructor(
@@ -45,9 +47,6 @@ export class Session {
     private readonly wasm: Promise<Wasm>,
     private readonly onHelper: (port: MessagePort) => void,
   ) {}
-
-  #running!: Running;
-  #engineWasm!: Wasm;
 
   /** Starts the engine, brings the model to its device and builds it. `onHelper` gets the port of every helper. */
   static async load(
