@@ -126,7 +126,8 @@ fn a_plan_needs_no_gpu_and_reads_every_weight_once() {
             assert_eq!(report["totals"][field], sum(field), "{field}");
         }
         let qkv = &dispatches[2];
-        assert_eq!((&qkv["shader"], &qkv["workgroups"][1]), (&"qkv q4m q4m q4m".into(), &macs.min(2).into()));
+        assert!(qkv["shader"].as_str().unwrap().starts_with("qkv q4m q4m q4m float"), "{qkv}");
+        assert_eq!(qkv["workgroups"][1], macs.min(2));
     }
     let text = text(&plan);
     assert_eq!(text.lines().count(), 20);

@@ -32,7 +32,7 @@ extern "C" {
     fn plan(this: &Gpu, params: &[u8]) -> u32;
     /// Adds a dispatch to a plan; `offset` and `size` say where its parameters are.
     #[wasm_bindgen(method)]
-    #[expect(clippy::too_many_arguments, reason = "a dispatch, in numbers")]
+    #[allow(clippy::too_many_arguments, reason = "a dispatch, in numbers")]
     fn dispatch(this: &Gpu, plan: u32, shader: u32, offset: u32, size: u32, buffers: &[u32], x: u32, y: u32);
     #[wasm_bindgen(method, js_name = freePlan)]
     fn free_plan(this: &Gpu, plan: u32);
