@@ -165,12 +165,9 @@ pub trait Backend {
 ///
 /// # Errors
 /// The device's own, or [`Error::Device`] when it does after all.
-pub fn at_once<T>(result: Poll<Result<T>>) -> Result<T> {
+pub fn at_once<T, E: From<Error>>(result: Poll<std::result::Result<T, E>>) -> std::result::Result<T, E> {
     match result {
         Poll::Ready(result) => result,
-        Poll::Pending => Err(Error::Device {
-            device: "GPU".into(),
-            problem: "results are not there yet; ask again later".into(),
-        }),
+        Poll::Pending => Err(Error::gpu("results are not there yet; ask again later").into()),
     }
 }

@@ -117,6 +117,22 @@ impl Error {
         Self::OutOfMemory { what: file.to_owned(), needed: format!("a model of {bytes} bytes"), hint }
     }
 
+    /// [`Error::Device`] of a GPU.
+    pub fn gpu(problem: impl Into<String>) -> Self {
+        Self::Device { device: "GPU".to_owned(), problem: problem.into() }
+    }
+
+    /// [`Error::OutOfMemory`] of a GPU; `what` names it.
+    pub fn no_memory_on_gpu(what: String, needed: String) -> Self {
+        let hint = "use a smaller model or a shorter context, or run on the CPU".into();
+        Self::OutOfMemory { what, needed, hint }
+    }
+
+    /// [`Error::MissingTensor`] of a file or another source of tensors.
+    pub fn missing_tensor(file: &str, tensor: &str) -> Self {
+        Self::MissingTensor { file: file.to_owned(), tensor: tensor.to_owned() }
+    }
+
     /// A short stable identifier of the cause.
     pub fn code(&self) -> &'static str {
         match self {

@@ -118,8 +118,6 @@ pub struct Generation {
     finished: Option<FinishReason>,
     /// When the step began that is not over.
     step_start: Option<Instant>,
-    /// Whether a forward pass has been submitted and not collected.
-    is_running: bool,
     prefill: Duration,
     decode: Duration,
 }
@@ -166,7 +164,6 @@ impl Generation {
             passes: 0,
             finished: None,
             step_start: None,
-            is_running: false,
             prefill: Duration::ZERO,
             decode: Duration::ZERO,
         })
@@ -175,10 +172,7 @@ impl Generation {
     /// Runs one chunk of the prompt or chooses one token. After [`Event::Done`] every step gives the same reason again.
     /// For devices that do not work in the background; see [`Self::poll`].
     pub fn step<B: Backend>(&mut self, model: &mut Model<B>, session: &mut Session<B>) -> Result<Event> {
-        match self.poll(model, session) {
-            Poll::Ready(event) => event,
-            Poll::Pending => Ok(at_once(Poll::Pending)?),
-        }
+        at_once(self.poll(model, session))
     }
 
     /// A step as in [`Self::step`]; pending while the device works, and then to be called again. A step that fails may
@@ -250,14 +244,8 @@ impl Generation {
         ids: &[u32],
         wanted: bool,
     ) -> Poll<Result<()>> {
-        if !self.is_running {
-            let from = if wanted { ids.len() - 1 } else { ids.len() };
-            model.submit(session, ids, from..ids.len(), None)?;
-            self.is_running = true;
-        }
-        let result = model.collect(session, &mut self.logits);
-        self.is_running = result.is_pending();
-        result
+        let from = if wanted { ids.len() - 1 } else { ids.len() };
+        model.poll(session, ids, from..ids.len(), &mut self.logits)
     }
 
     fn run_chunk<B: Backend>(

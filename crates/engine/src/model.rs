@@ -140,10 +140,22 @@ impl<B: Backend> Model<B> {
         observer: Option<Observer<'_>>,
     ) -> Result<()> {
         self.submit(session, ids, wanted, observer)?;
-        match self.collect(session, logits) {
-            Poll::Ready(result) => result,
-            Poll::Pending => at_once(Poll::Pending).map_err(Error::from),
+        at_once(self.collect(session, logits))
+    }
+
+    /// What [`Self::run`] does, on a device that may work in the background: pending until that is done, and to be called
+    /// again with the same operands. Until then the tokens are not part of the session.
+    pub fn poll(
+        &mut self,
+        session: &mut Session<B>,
+        ids: &[u32],
+        wanted: Range<usize>,
+        logits: &mut Vec<f32>,
+    ) -> Poll<Result<()>> {
+        if session.running.is_empty() {
+            self.submit(session, ids, wanted, None)?;
         }
+        self.collect(session, logits)
     }
 
     /// Asks the device for the residual stream of `ids` after some layers; see [`Llama::residual`]. The session's tokens
@@ -158,8 +170,7 @@ impl<B: Backend> Model<B> {
         self.backend.take(values).map_err(Error::from)
     }
 
-    /// Begins what [`Self::run`] does. [`Self::collect`] ends it; until then the tokens are not part of the session.
-    pub fn submit(
+    fn submit(
         &mut self,
         session: &mut Session<B>,
         ids: &[u32],
@@ -173,8 +184,7 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    /// The logits of what was submitted last, whose tokens are now part of the session; pending while the device works.
-    pub fn collect(&mut self, session: &mut Session<B>, logits: &mut Vec<f32>) -> Poll<Result<()>> {
+    fn collect(&mut self, session: &mut Session<B>, logits: &mut Vec<f32>) -> Poll<Result<()>> {
         self.backend.take(logits).map(|result| {
             let ran = std::mem::take(&mut session.running);
             result?;

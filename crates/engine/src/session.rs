@@ -10,7 +10,7 @@ use lowbit_core::backend::Backend;
 pub struct Session<B: Backend> {
     pub(crate) cache: KvCache<B>,
     pub(crate) tokens: Vec<u32>,
-    /// Submitted, but not known to have ended.
+    /// Submitted and not collected.
     pub(crate) running: Vec<u32>,
 }
 
@@ -37,6 +37,7 @@ impl<B: Backend> Session<B> {
 
     /// Forgets everything; the memory is kept.
     pub fn clear(&mut self) {
+        self.running.clear();
         self.tokens.clear();
     }
 
@@ -44,6 +45,7 @@ impl<B: Backend> Session<B> {
     /// wanted), and forgets the rest. Returns the number of tokens kept.
     pub fn rewind_to(&mut self, prompt: &[u32]) -> usize {
         let wanted = &prompt[..prompt.len().saturating_sub(1)];
+        self.running.clear();
         let common = wanted.iter().zip(&self.tokens).take_while(|(a, b)| a == b).count();
         self.tokens.truncate(common);
         common

@@ -42,7 +42,7 @@ impl<F: Fn(&str) -> Format> Synthetic<F> {
     }
 
     fn kind(&self, name: &str) -> lowbit_core::Result<TensorKind> {
-        let missing = || Error::MissingTensor { file: "synthetic".to_owned(), tensor: name.to_owned() };
+        let missing = || Error::missing_tensor("synthetic", name);
         self.kinds.get(name).copied().ok_or_else(missing)
     }
 

@@ -2,7 +2,7 @@
 //! memory at a time.
 
 use crate::arch::{TensorKind, Weights, move_to};
-use crate::selftest::{FirstLayer, tolerance};
+use crate::selftest::FirstLayer;
 use crate::{Error, LayerTest, LoadOptions, Model, Result};
 use lowbit_core::PackedMatrix;
 use lowbit_core::activation::Activations;
@@ -128,7 +128,7 @@ impl<B: Backend> Upload<B> {
 
     /// The test of the first layer, of which there is a copy; `activations` as in [`SelfTest::new`](crate::SelfTest::new).
     pub fn layer_test(&mut self, activations: Activations) -> LayerTest {
-        LayerTest::new(std::mem::take(&mut self.first_layer), activations, tolerance(activations))
+        LayerTest::new(std::mem::take(&mut self.first_layer), activations)
     }
 
     fn finish_item(&mut self, item: Item) -> Result<()> {
@@ -189,7 +189,7 @@ impl Item {
 
 /// A matrix whose planes lie in `bytes`, which begin at `start` in the data region.
 fn matrix(header: &Header, name: &str, start: usize, bytes: Arc<AlignedBytes>) -> Result<PackedMatrix> {
-    let missing = || lowbit_core::Error::MissingTensor { file: header.file.clone(), tensor: name.to_owned() };
+    let missing = || lowbit_core::Error::missing_tensor(&header.file, name);
     let (entry, planes) = header.matrix(name).ok_or_else(missing)?;
     let planes = planes.clone().map(|range| match range.is_empty() {
         true => Bytes::default(),
@@ -211,6 +211,6 @@ impl<B: Backend> Weights<B> for Arrived<B> {
 
 impl<B: Backend> Arrived<B> {
     fn missing(&self, name: &str) -> lowbit_core::Error {
-        lowbit_core::Error::MissingTensor { file: self.file.clone(), tensor: name.to_owned() }
+        lowbit_core::Error::missing_tensor(&self.file, name)
     }
 }

@@ -2,9 +2,10 @@
 
 use std::task::Poll;
 
+use crate::backend::shape;
 use crate::executor::{Executor, MAX_BINDING};
 use crate::plan::{BufferId, Plan};
-use lowbit_core::{Error, Result};
+use lowbit_core::Result;
 
 /// Workgroups along one axis, and storage buffers of a shader, that every WebGPU device takes.
 const MAX_WORKGROUPS: u32 = 65535;
@@ -22,7 +23,7 @@ pub struct Dry {
 impl Executor for Dry {
     fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
         if bytes > MAX_BINDING {
-            return beyond(format!("{bytes} bytes of {what}, at most {MAX_BINDING} fit one buffer"));
+            return shape("GPU", format!("{bytes} bytes of {what}, at most {MAX_BINDING} fit one buffer"));
         }
         self.buffers += 1;
         Ok(BufferId(self.buffers))
@@ -36,12 +37,15 @@ impl Executor for Dry {
         let fits = |n: &u32| (1..=MAX_WORKGROUPS).contains(n);
         let mut runs = plan.dispatches.iter();
         match runs.find(|run| !run.workgroups.iter().all(fits) || run.buffers.len() > MAX_BUFFERS) {
-            Some(run) => beyond(format!(
-                "{} takes {:?} workgroups and {} buffers, expected 1 to {MAX_WORKGROUPS} and at most {MAX_BUFFERS}",
-                run.shader,
-                run.workgroups,
-                run.buffers.len()
-            )),
+            Some(run) => shape(
+                "GPU",
+                format!(
+                    "{} takes {:?} workgroups and {} buffers, expected 1 to {MAX_WORKGROUPS} and at most {MAX_BUFFERS}",
+                    run.shader,
+                    run.workgroups,
+                    run.buffers.len()
+                ),
+            ),
             None => Ok(()),
         }
     }
@@ -54,8 +58,4 @@ impl Executor for Dry {
     fn take(&mut self) -> Poll<Result<Vec<u8>>> {
         Poll::Ready(Ok(vec![0; std::mem::take(&mut self.asked)]))
     }
-}
-
-fn beyond<T>(problem: String) -> Result<T> {
-    Err(Error::Shape { what: "GPU".into(), problem })
 }

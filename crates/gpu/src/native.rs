@@ -12,8 +12,6 @@ use crate::shader::Shader;
 use lowbit_core::{Error, Result};
 use wgpu::{BindGroup, Buffer, BufferUsages, ComputePipeline, Device, Queue};
 
-/// Where a device wants the parameters of a dispatch to begin.
-const PARAMS_ALIGN: usize = 256;
 /// Bytes that may wait in the system's memory for their way to the GPU.
 const MAX_WAITING: usize = 256 << 20;
 
@@ -147,12 +145,7 @@ impl Native {
     }
 
     fn bind(&mut self, plan: &Plan) -> Result<Vec<Run>> {
-        let (mut params, mut offsets) = (Vec::new(), Vec::new());
-        for Dispatch { params: words, .. } in &plan.dispatches {
-            params.resize(params.len().next_multiple_of(PARAMS_ALIGN), 0);
-            offsets.push(params.len() as u64);
-            params.extend_from_slice(bytemuck::cast_slice(words));
-        }
+        let (params, offsets) = plan.params();
         let all = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("params"),
             size: params.len() as u64,
@@ -165,7 +158,7 @@ impl Native {
             let Dispatch { shader, params, buffers, workgroups, .. } = dispatch;
             let pipeline = self.pipeline(*shader);
             let size = wgpu::BufferSize::new(params.len() as u64 * 4);
-            let params = wgpu::BufferBinding { buffer: &all, offset, size };
+            let params = wgpu::BufferBinding { buffer: &all, offset: offset.into(), size };
             let mut resources = vec![wgpu::BindingResource::Buffer(params)];
             if shader.reads_step() {
                 resources.push(self.step.as_entire_binding());
@@ -200,11 +193,8 @@ impl Executor for Native {
             mapped_at_creation: false,
         });
         if pollster::block_on(scope.pop()).is_some() {
-            return Err(Error::OutOfMemory {
-                what: format!("GPU {}", self.info.name),
-                needed: format!("{bytes} bytes of {what}"),
-                hint: "use a smaller model or a shorter context, or run on the CPU".into(),
-            });
+            let gpu = format!("GPU {}", self.info.name);
+            return Err(Error::no_memory_on_gpu(gpu, format!("{bytes} bytes of {what}")));
         }
         let free = self.buffers.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
@@ -304,7 +294,7 @@ impl Native {
 }
 
 fn device_error(problem: String) -> Error {
-    Error::Device { device: "GPU".to_owned(), problem }
+    Error::gpu(problem)
 }
 
 /// Keeps the first problem.

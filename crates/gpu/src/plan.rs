@@ -2,6 +2,9 @@
 
 use crate::shader::Shader;
 
+/// Where every WebGPU device lets the parameters of a dispatch begin.
+const PARAMS_ALIGN: usize = 256;
+
 /// Names a buffer of an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferId(pub u32);
@@ -53,6 +56,17 @@ impl Plan {
     pub fn is_same(&self, other: &Self) -> bool {
         let pairs = self.dispatches.iter().zip(&other.dispatches);
         self.dispatches.len() == other.dispatches.len() && pairs.into_iter().all(|(a, b)| a.is_same(b))
+    }
+
+    /// The parameters of all dispatches for one uniform buffer, and where those of each begin, in bytes.
+    pub fn params(&self) -> (Vec<u8>, Vec<u32>) {
+        let (mut bytes, mut offsets) = (Vec::new(), Vec::new());
+        for Dispatch { params, .. } in &self.dispatches {
+            bytes.resize(bytes.len().next_multiple_of(PARAMS_ALIGN), 0);
+            offsets.push(bytes.len() as u32);
+            bytes.extend(params.iter().flat_map(|word| word.to_le_bytes()));
+        }
+        (bytes, offsets)
     }
 
     /// The cost of all dispatches.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod nudged;
+mod support;
 
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{Backend, CpuBackend};
@@ -10,29 +11,18 @@ use lowbit_core::container::Artifact;
 use lowbit_core::simd::Isa;
 use lowbit_engine::log_probs::LogProbs;
 use lowbit_engine::oracle::Oracle;
-use lowbit_engine::{GenerateOptions, Generation, LoadOptions, Model, SamplingOptions, convert};
-use lowbit_gpu::{Dry, GpuBackend, Kernels, Native, Products};
+use lowbit_engine::{GenerateOptions, Generation, LoadOptions, Model, SamplingOptions};
+use lowbit_gpu::{Dry, GpuBackend, Kernels, Products};
 use lowbit_testing::TinyModel;
 use nudged::Nudged;
 use std::path::Path;
+use support::{artifact, gpu};
 
 const FLOAT: Kernels = Kernels { products: Products::Float, gemm_rows: 16 };
 const DOT4: Kernels = Kernels { products: Products::Dot4, gemm_rows: 16 };
 
-fn gpu(kernels: Kernels) -> GpuBackend<Native> {
-    let native = Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs");
-    GpuBackend::with(native, kernels)
-}
-
 fn cpu(activations: Activations) -> CpuBackend {
     CpuBackend::new(Isa::best(), 2, activations).unwrap()
-}
-
-fn artifact(model: &TinyModel) -> Artifact {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("tiny.gguf");
-    std::fs::write(&path, model.gguf()).unwrap();
-    convert::in_memory(&path, &convert::Options::default(), &mut |_| ()).unwrap()
 }
 
 /// The logits of all `ids`, run `chunk` at a time.

@@ -2,39 +2,31 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use lowbit_core::Result;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::at_once;
-use lowbit_core::container::{Artifact, Header};
-use lowbit_engine::convert::{Options, in_memory};
+use lowbit_core::container::Header;
 use lowbit_engine::{LoadOptions, SelfTest, Upload};
 use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Plan};
 use lowbit_testing::TinyModel;
 use std::task::Poll;
+use support::{artifact, native};
 
 fn header() -> Header {
-    artifact().header().clone()
-}
-
-fn artifact() -> Artifact {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tiny.gguf");
-    std::fs::write(&path, TinyModel::default().gguf()).unwrap();
-    in_memory(&path, &Options::default(), &mut |_| ()).unwrap()
+    artifact(&TinyModel::default()).header().clone()
 }
 
 /// What the test of the first layer says of a device.
 fn layer(executor: impl Executor) -> lowbit_engine::Result<()> {
-    let artifact = artifact();
+    let artifact = artifact(&TinyModel::default());
     let mut upload = Upload::new(artifact.header().clone(), GpuBackend::new(executor));
     upload.push(artifact.data().as_slice()).unwrap();
     let mut test = upload.layer_test(Activations::A16);
     let mut model = upload.finish(LoadOptions::default()).unwrap();
     let mut session = model.session().unwrap();
-    match test.poll(&mut model, &mut session) {
-        Poll::Ready(result) => result,
-        Poll::Pending => unreachable!("this device does not work in the background"),
-    }
+    at_once(test.poll(&mut model, &mut session))
 }
 
 /// A GPU that does not run one kind of shader.
@@ -69,7 +61,7 @@ impl Executor for Lazy {
 #[test]
 fn a_device_that_computes_rightly_passes() {
     let mut test = SelfTest::new(&header(), Activations::A16).unwrap();
-    at_once(test.poll(&mut GpuBackend::new(Native::new().unwrap()))).unwrap();
+    at_once(test.poll(&mut GpuBackend::new(native()))).unwrap();
 }
 
 #[test]
@@ -83,7 +75,7 @@ fn a_device_that_leaves_out_any_shader_fails() {
         ("attention", "Attention"),
         ("rms_norm", ""),
     ] {
-        let lazy = Lazy { native: Native::new().unwrap(), leaves_out: shader.to_owned() };
+        let lazy = Lazy { native: native(), leaves_out: shader.to_owned() };
         let mut device = GpuBackend::new(lazy);
         let mut test = SelfTest::new(&header, Activations::A16).unwrap();
         let error = at_once(test.poll(&mut device)).unwrap_err();
@@ -95,10 +87,9 @@ fn a_device_that_leaves_out_any_shader_fails() {
 
 #[test]
 fn the_first_layer_of_a_real_model_is_compared_too() {
-    layer(Native::new().unwrap()).unwrap();
+    layer(native()).unwrap();
     for shader in ["linear_add", "gated", "attention"] {
-        let error =
-            layer(Lazy { native: Native::new().unwrap(), leaves_out: shader.to_owned() }).unwrap_err();
+        let error = layer(Lazy { native: native(), leaves_out: shader.to_owned() }).unwrap_err();
         assert!(error.to_string().contains("first layer"), "without {shader}: {error}");
     }
 }

@@ -194,7 +194,6 @@ impl Engine {
             return Err(Failure::new("bad-argument", problem).into());
         }
         self.runner.clear();
-        self.runner.abandon();
         self.replay.clear();
         let ids = ids.iter().copied().cycle().take(positions).collect();
         self.parity = Some(Parity { ids, chunk: chunk.max(1) });

@@ -46,9 +46,6 @@ extern "C" {
     fn take(this: &Gpu) -> std::result::Result<Option<Uint8Array>, JsValue>;
 }
 
-/// Where a device wants the parameters of a dispatch to begin.
-const PARAMS_ALIGN: usize = 256;
-
 /// An executor in a page.
 pub struct Page {
     gpu: Gpu,
@@ -71,12 +68,7 @@ impl Page {
         if let Some(&number) = self.plans.get(plan) {
             return number;
         }
-        let (mut params, mut offsets) = (Vec::new(), Vec::new());
-        for Dispatch { params: words, .. } in &plan.dispatches {
-            params.resize(params.len().next_multiple_of(PARAMS_ALIGN), 0);
-            offsets.push(params.len() as u32);
-            params.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        }
+        let (params, offsets) = plan.params();
         let number = self.gpu.plan(&params);
         for (Dispatch { shader, params, buffers, workgroups: [x, y], .. }, offset) in
             plan.dispatches.iter().zip(offsets)
@@ -133,13 +125,9 @@ fn device_error(thrown: &JsValue) -> Error {
     let text = |name: &str| js_sys::Reflect::get(thrown, &name.into()).ok().and_then(|text| text.as_string());
     let problem = text("message").unwrap_or_else(|| "it failed without a word".to_owned());
     if text("code").as_deref() == Some("out-of-memory") {
-        return Error::OutOfMemory {
-            what: "GPU".to_owned(),
-            needed: problem,
-            hint: "use a smaller model or a shorter context, or run on the CPU".to_owned(),
-        };
+        return Error::no_memory_on_gpu("GPU".to_owned(), problem);
     }
-    Error::Device { device: "GPU".to_owned(), problem }
+    Error::gpu(problem)
 }
 
 /// A model that moves to the GPU while it arrives.

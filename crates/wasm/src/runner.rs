@@ -3,7 +3,7 @@
 use lowbit_core::backend::Backend;
 use lowbit_engine::kv_cache::bytes_per_position;
 use lowbit_engine::{Codec, Event, GenerateOptions, Generation, LayerTest, Model, Result, Session};
-use std::task::{Poll, ready};
+use std::task::Poll;
 
 /// What the page asks of a model. What is pending is asked for again when the device has more.
 pub trait Runner {
@@ -15,7 +15,7 @@ pub trait Runner {
     fn kv_bytes(&self) -> u64;
     /// The tokens whose keys and values are in the cache.
     fn tokens(&self) -> &[u32];
-    /// Forgets the session's tokens.
+    /// Forgets the session's tokens, and what is pending.
     fn clear(&mut self);
     /// Begins an answer.
     fn begin(&mut self, prompt: Vec<u32>, options: GenerateOptions) -> Result<Generation>;
@@ -23,8 +23,6 @@ pub trait Runner {
     fn step(&mut self, generation: &mut Generation) -> Poll<Result<Event>>;
     /// Runs tokens after those of the session; `logits` receives those of the last one.
     fn forward(&mut self, ids: &[u32], logits: &mut Vec<f32>) -> Poll<Result<()>>;
-    /// Gives up what is pending.
-    fn abandon(&mut self);
     /// Goes on with a test of the device, in the empty session.
     fn check(&mut self, test: &mut LayerTest) -> Poll<Result<()>>;
 }
@@ -33,15 +31,13 @@ pub trait Runner {
 pub struct On<B: Backend> {
     model: Model<B>,
     session: Session<B>,
-    /// Whether [`Runner::forward`] has submitted what it has not collected.
-    is_running: bool,
 }
 
 impl<B: Backend> On<B> {
     /// The model with an empty session.
     pub fn new(model: Model<B>) -> Result<Self> {
         let session = model.session()?;
-        Ok(Self { model, session, is_running: false })
+        Ok(Self { model, session })
     }
 }
 
@@ -68,7 +64,6 @@ impl<B: Backend> Runner for On<B> {
     }
 
     fn begin(&mut self, prompt: Vec<u32>, options: GenerateOptions) -> Result<Generation> {
-        self.abandon();
         Generation::new(&self.model, &mut self.session, prompt, options)
     }
 
@@ -77,18 +72,8 @@ impl<B: Backend> Runner for On<B> {
     }
 
     fn forward(&mut self, ids: &[u32], logits: &mut Vec<f32>) -> Poll<Result<()>> {
-        if !self.is_running {
-            let last = ids.len().saturating_sub(1);
-            self.model.submit(&mut self.session, ids, last..ids.len(), None)?;
-            self.is_running = true;
-        }
-        let result = ready!(self.model.collect(&mut self.session, logits));
-        self.is_running = false;
-        Poll::Ready(result)
-    }
-
-    fn abandon(&mut self) {
-        self.is_running = false;
+        let last = ids.len().saturating_sub(1);
+        self.model.poll(&mut self.session, ids, last..ids.len(), logits)
     }
 
     fn check(&mut self, test: &mut LayerTest) -> Poll<Result<()>> {

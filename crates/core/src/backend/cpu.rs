@@ -319,6 +319,10 @@ impl Backend for CpuBackend {
         if rows.start > rows.end || rows.end > x.rows() {
             return shape("logits", format!("rows {rows:?} of {}", x.rows()));
         }
+        if rows.is_empty() {
+            self.results.clear();
+            return Ok(());
+        }
         let wanted = &x.data[rows.start * x.width..rows.end * x.width];
         self.prepare(wanted, x.width, Some(norm), [output])?;
         self.results.resize(rows.len() * output.n, 0.0);

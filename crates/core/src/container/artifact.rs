@@ -73,7 +73,7 @@ impl Artifact {
     }
 
     fn missing(&self, name: &str) -> Error {
-        Error::MissingTensor { file: self.header.file.clone(), tensor: name.to_owned() }
+        Error::missing_tensor(&self.header.file, name)
     }
 }
 

@@ -155,7 +155,7 @@ impl Header {
                         return Err(fail(format!("plane {letter} is there, but {format} has none")));
                     }
                     (_, None) => {
-                        return Err(Error::MissingTensor { file: file.to_owned(), tensor: plane });
+                        return Err(Error::missing_tensor(file, &plane));
                     }
                     (size, Some(tensor)) => {
                         let stored = size.checked_next_multiple_of(ALIGN);
@@ -177,9 +177,7 @@ impl Header {
             self.place_flat(tensor, &by_name)?;
         }
         match &self.manifest.tokenizer {
-            Some(name) if !self.documents.contains_key(name) => {
-                Err(Error::MissingTensor { file: self.file.clone(), tensor: name.clone() })
-            }
+            Some(name) if !self.documents.contains_key(name) => Err(Error::missing_tensor(&self.file, name)),
             _ => Ok(()),
         }
     }

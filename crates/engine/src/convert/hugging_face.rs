@@ -406,7 +406,7 @@ fn find_tensors(source: &HuggingFace, config: &LlamaConfig) -> Result<Vec<(Tenso
     let mut found = Vec::with_capacity(specs.len());
     for spec in specs {
         let Some((file, tensor)) = by_name.remove(spec.hf_name.as_str()) else {
-            return Err(Error::MissingTensor { file: source.folder.clone(), tensor: spec.hf_name }.into());
+            return Err(Error::missing_tensor(&source.folder, &spec.hf_name).into());
         };
         let source = source_tensor(&source.shards[file].header, file, &spec, tensor)?;
         found.push((spec, source));

@@ -23,7 +23,6 @@ pub(crate) type FirstLayer = (HashMap<String, PackedMatrix>, HashMap<String, Vec
 pub struct LayerTest {
     layer: FirstLayer,
     activations: Activations,
-    tolerance: f32,
     ids: Vec<u32>,
     /// Whether the device has been asked.
     is_running: bool,
@@ -33,8 +32,8 @@ pub struct LayerTest {
 
 impl LayerTest {
     /// `activations` as in [`super::SelfTest::new`].
-    pub(crate) fn new(layer: FirstLayer, activations: Activations, tolerance: f32) -> Self {
-        Self { layer, activations, tolerance, ids: Vec::new(), is_running: false, input: None }
+    pub(crate) fn new(layer: FirstLayer, activations: Activations) -> Self {
+        Self { layer, activations, ids: Vec::new(), is_running: false, input: None }
     }
 
     /// Goes on; pending while the device works, and then to be called again. The session is only scratch memory.
@@ -55,10 +54,10 @@ impl LayerTest {
         ready!(self.ask(model, session, 1, &mut values))?;
         let input = self.input.take().unwrap_or_default();
         let expected = self.on_cpu(model.config(), input)?;
-        let problem = compare(&expected, &values, self.tolerance).err();
+        let problem = compare(&expected, &values, self.activations).err();
         Poll::Ready(problem.map_or(Ok(()), |problem| {
             let problem = format!("the model's first layer computes wrongly: {problem}");
-            Err(Error::Device { device: "GPU".to_owned(), problem }.into())
+            Err(Error::gpu(problem).into())
         }))
     }
 
@@ -122,5 +121,5 @@ impl Weights<CpuBackend> for OneLayer<'_> {
 }
 
 fn missing(name: &str) -> Error {
-    Error::MissingTensor { file: "self-test".to_owned(), tensor: name.to_owned() }
+    Error::missing_tensor("self-test", name)
 }

@@ -37,7 +37,6 @@ pub struct SelfTest {
     checks: Vec<(Op, usize)>,
     heads: AttentionShape,
     reference: CpuBackend,
-    tolerance: f32,
     /// What the device has been asked for, as the CPU has it.
     expected: Option<Vec<f32>>,
 }
@@ -74,13 +73,7 @@ impl SelfTest {
         let group = config.n_heads / config.n_kv_heads.max(1);
         let n_kv_heads = config.n_kv_heads.min(2);
         let heads = AttentionShape { n_heads: group * n_kv_heads, n_kv_heads, head_dim: config.head_dim };
-        Ok(Self {
-            checks,
-            heads,
-            reference: CpuBackend::new(Isa::best(), 1, activations)?,
-            tolerance: tolerance(activations),
-            expected: None,
-        })
+        Ok(Self { checks, heads, reference: CpuBackend::new(Isa::best(), 1, activations)?, expected: None })
     }
 
     /// Makes the next checks; pending while the device works, and then to be called again.
@@ -98,9 +91,8 @@ impl SelfTest {
             }
             ready!(device.take(&mut found))?;
             let expected = self.expected.take().unwrap_or_default();
-            compare(&expected, &found, self.tolerance).map_err(|problem| Error::Device {
-                device: "GPU".to_owned(),
-                problem: format!("{op:?} of {rows} rows computes wrongly: {problem}"),
+            compare(&expected, &found, self.reference.activations()).map_err(|problem| {
+                Error::gpu(format!("{op:?} of {rows} rows computes wrongly: {problem}"))
             })?;
             self.checks.pop();
         }
@@ -171,11 +163,6 @@ impl Op {
     }
 }
 
-/// How far results may be from the CPU's, in units of the largest one.
-pub(crate) fn tolerance(activations: Activations) -> f32 {
-    if activations == Activations::A8 { 2e-2 } else { 2e-3 }
-}
-
 /// A tensor of made-up values: rows of an embedding table in single floats, which are exact.
 fn floats<B: Backend>(
     device: &mut B,
@@ -196,8 +183,10 @@ fn rope(head_dim: usize, positions: usize) -> RopeTable {
     RopeTable { style: RopeStyle::Half, head_dim, cos, sin }
 }
 
-/// What is wrong with the results of a device.
-fn compare(expected: &[f32], found: &[f32], tolerance: f32) -> std::result::Result<(), String> {
+/// What is wrong with the results of a device, where the CPU computes with these activations.
+fn compare(expected: &[f32], found: &[f32], activations: Activations) -> std::result::Result<(), String> {
+    // In units of the largest result.
+    let tolerance = if activations == Activations::A8 { 2e-2 } else { 2e-3 };
     if expected.len() != found.len() {
         return Err(format!("{} values, expected {}", found.len(), expected.len()));
     }

@@ -78,7 +78,7 @@ impl<B: Backend> Weights<B> for RandomWeights {
 }
 
 fn missing(name: &str) -> lowbit_core::Error {
-    lowbit_core::Error::MissingTensor { file: "random".to_owned(), tensor: name.to_owned() }
+    lowbit_core::Error::missing_tensor("random", name)
 }
 
 /// SplitMix64.

@@ -1,16 +1,19 @@
-//! What the tests of ops share.
+//! What the tests share.
 
 #![allow(clippy::unwrap_used, clippy::panic, dead_code)]
 
 use lowbit_core::activation::{Activations, PanelsRef, QuantizedRows};
 use lowbit_core::backend::Backend;
 use lowbit_core::buffer::Bytes;
+use lowbit_core::container::Artifact;
 use lowbit_core::format::{Codes, Format};
 use lowbit_core::simd::Scalar;
 use lowbit_core::{PackedMatrix, Result};
+use lowbit_engine::convert;
 use lowbit_gpu::{
     BufferId, Executor, GpuBackend, Kernels, MAX_BINDING, Matrix, Native, Plan, Products, Tensor,
 };
+use lowbit_testing::TinyModel;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::task::Poll;
@@ -23,6 +26,14 @@ pub fn gpu(kernels: Kernels) -> Gpu {
 
 pub fn native() -> Native {
     Native::new().expect("a GPU, or Mesa's lavapipe, which `cargo xtask setup` installs")
+}
+
+/// A small model, packed.
+pub fn artifact(model: &TinyModel) -> Artifact {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tiny.gguf");
+    std::fs::write(&path, model.gguf()).unwrap();
+    convert::in_memory(&path, &convert::Options::default(), &mut |_| ()).unwrap()
 }
 
 /// A GPU whose buffers are as large as the test says.
