@@ -3,6 +3,7 @@
 
 mod bench;
 mod demo;
+mod inlining;
 mod kernels;
 mod runner;
 mod serve;

@@ -1,8 +1,9 @@
 //! `cargo xtask test`: every check of the repository, from a fresh clone to the browser.
 
 use crate::runner::{self, Output, cargo, program};
-use crate::{demo, kernels, setup};
+use crate::{demo, inlining, kernels, setup};
 use anyhow::{Result, bail};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,7 @@ fn text_checks(report: &mut Report) {
 /// The real model on every ISA of this machine: the same bits.
 fn model_checks(report: &mut Report) {
     report.check("pack the default model", || demo::model().map(drop));
+    report.check("intrinsics are inlined", || inlining::check(Path::new(&demo::lowbit())));
     let model = crate::root().join(demo::MODEL).to_string_lossy().into_owned();
     report.command("tests on the default model", || {
         let mut tests =

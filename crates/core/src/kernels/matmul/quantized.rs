@@ -69,7 +69,11 @@ pub(super) trait Packed {
         b: usize,
         x: Block<'_, P, 1>,
     ) -> [S::I32; N] {
-        tiles.map(|tile| Self::dot(s, tile, b, x)[0])
+        let mut products = [s.splat_i32(0); N];
+        for n in 0..N {
+            products[n] = Self::dot(s, tiles[n], b, x)[0];
+        }
+        products
     }
 }
 
@@ -104,7 +108,11 @@ impl<const MIN: bool> Packed for U4<MIN> {
         b: usize,
         x: Block<'_, P, 1>,
     ) -> [S::I32; N] {
-        s.dots_u4(tiles.map(|tile| &tile.w.as_chunks().0[b]), x, Self::OFFSET)
+        let mut codes: [&[u8; 256]; N] = [&tiles[0].w.as_chunks().0[b]; N];
+        for n in 1..N {
+            codes[n] = &tiles[n].w.as_chunks().0[b];
+        }
+        s.dots_u4(codes, x, Self::OFFSET)
     }
 }
 
@@ -290,11 +298,17 @@ impl<W: Packed, const P: usize> Row<'_, W, P> {
         values: &mut [[f32; LANES]; N],
     ) {
         let Self { x, row, w, .. } = *self;
-        let tiles = indices.map(|index| Tile::of(w, index));
+        let mut tiles = [Tile::of(w, indices[0]); N];
+        for n in 1..N {
+            tiles[n] = Tile::of(w, indices[n]);
+        }
         let blocks = super::blocks(w);
         check(x, row..row + 1, blocks);
         assert!(turn.end <= blocks, "the blocks of a row");
-        let mut sums: [_; N] = std::array::from_fn(|n| [s.load(&values[n])]);
+        let mut sums = [[s.splat(0.0)]; N];
+        for n in 0..N {
+            sums[n][0] = s.load(&values[n]);
+        }
         for b in turn {
             for tile in tiles {
                 prefetch::<S, W>(s, tile, b);

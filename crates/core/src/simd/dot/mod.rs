@@ -58,7 +58,11 @@ pub trait Dot: Simd {
         x: Block<'_, P, 1>,
         offset: i32,
     ) -> [Self::I32; N] {
-        w.map(|w| self.dot_u4(w, x, offset)[0])
+        let mut products = [self.splat_i32(0); N];
+        for n in 0..N {
+            products[n] = self.dot_u4(w[n], x, offset)[0];
+        }
+        products
     }
 
     /// As [`Dot::dot_u4`] with bit 4 of code `k` of a column in bit `8 * (k % 4) + k / 4` of its word of `high`.
