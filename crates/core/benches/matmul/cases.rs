@@ -91,7 +91,7 @@ impl Product {
 
     /// Computes the product on this thread.
     pub fn run(&mut self, isa: Isa) -> &[f32] {
-        let output = Output::new(&mut self.out, self.case.m, self.case.n).expect("sized to fit");
+        let output = Output::new(&mut self.out, self.case.m, self.case.n, 1).expect("sized to fit");
         while let Some(tiles) = output.claim(usize::MAX) {
             matmul_tiles(isa, Rows::Quantized(&self.x), &self.w, Write::Store, tiles).expect("sized to fit");
         }

@@ -147,10 +147,12 @@ fn multiply<const N: usize>(
     products: [(&PackedMatrix, Write, Output<'_>); N],
 ) -> Result<()> {
     let failure = Failure::default();
-    team.run(&|_| {
-        for (matrix, write, output) in &products {
-            while let Some(tiles) = output.claim_share(team.threads()) {
-                failure.note(matmul_tiles(isa, x.for_matrix(matrix), matrix, *write, tiles));
+    team.run(&|thread| {
+        for claim in [Output::claim_own, Output::claim_any] {
+            for (matrix, write, output) in &products {
+                while let Some(tiles) = claim(output, thread) {
+                    failure.note(matmul_tiles(isa, x.for_matrix(matrix), matrix, *write, tiles));
+                }
             }
         }
     });
@@ -235,10 +237,11 @@ impl Backend for CpuBackend {
         keys.resize(rows * kv_width, 0.0);
         values.resize(rows * kv_width, 0.0);
         let [q, k, v] = qkv;
+        let threads = team.threads();
         let products = [
-            (q, Write::Store, Output::new(queries, rows, width)?),
-            (k, Write::Store, Output::new(keys, rows, kv_width)?),
-            (v, Write::Store, Output::new(values, rows, kv_width)?),
+            (q, Write::Store, Output::new(queries, rows, width, threads)?),
+            (k, Write::Store, Output::new(keys, rows, kv_width, threads)?),
+            (v, Write::Store, Output::new(values, rows, kv_width, threads)?),
         ];
         multiply(team, isa, Prepared { quantized, floats: &normed[..x.data.len()] }, products)?;
         rows::rotate_and_append(team, isa, rope, pos, queries, keys, values, kv)
@@ -278,7 +281,7 @@ impl Backend for CpuBackend {
             return shape("linear", problem);
         }
         self.prepare(&y.data, y.width, None, [matrix])?;
-        let output = Output::new(&mut x.data, y.rows(), matrix.n)?;
+        let output = Output::new(&mut x.data, y.rows(), matrix.n, self.team.threads())?;
         let prepared = Prepared { quantized: &self.quantized, floats: &y.data };
         multiply(&self.team, self.isa, prepared, [(matrix, Write::Add, output)])
     }
@@ -297,12 +300,12 @@ impl Backend for CpuBackend {
         }
         self.prepare(&x.data, x.width, Some(norm), gate_up)?;
         let rows = x.rows();
-        let output = Output::new(out.resize(rows, gate.n), rows, gate.n)?;
+        let output = Output::new(out.resize(rows, gate.n), rows, gate.n, self.team.threads())?;
         let prepared = Prepared { quantized: &self.quantized, floats: &self.normed[..x.data.len()] };
         let (failure, isa) = (Failure::default(), self.isa);
-        self.team.run(&|_| {
+        self.team.run(&|thread| {
             let (gate, up) = ((prepared.for_matrix(gate), gate), (prepared.for_matrix(up), up));
-            while let Some(tiles) = output.claim_share(self.team.threads()) {
+            while let Some(tiles) = output.claim_own(thread).or_else(|| output.claim_any(thread)) {
                 failure.note(gated_tiles(isa, gate, up, act, tiles));
             }
         });
@@ -326,7 +329,7 @@ impl Backend for CpuBackend {
         let wanted = &x.data[rows.start * x.width..rows.end * x.width];
         self.prepare(wanted, x.width, Some(norm), [output])?;
         self.results.resize(rows.len() * output.n, 0.0);
-        let out = Output::new(&mut self.results, rows.len(), output.n)?;
+        let out = Output::new(&mut self.results, rows.len(), output.n, self.team.threads())?;
         let prepared = Prepared { quantized: &self.quantized, floats: &self.normed[..wanted.len()] };
         multiply(&self.team, self.isa, prepared, [(output, Write::Store, out)])
     }

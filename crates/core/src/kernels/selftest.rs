@@ -173,7 +173,7 @@ fn product(
     dispatch(isa, Quantize(&mut q, x, w.k))?;
     let input = if takes_quantized(w.format) { Rows::Quantized(&q) } else { Rows::Float(x) };
     let mut out = vec![f32::NAN; m * w.n];
-    let output = Output::new(&mut out, m, w.n)?;
+    let output = Output::new(&mut out, m, w.n, 1)?;
     while let Some(tiles) = output.claim(claim) {
         matmul_tiles(isa, input, w, Write::Store, tiles)?;
     }

@@ -22,30 +22,45 @@ pub enum Write {
     Gate(Gate),
 }
 
+/// Most parts of an [`Output`].
+const MAX_PARTS: usize = 16;
+
 /// A matrix `[rows][n]` being written. Each of its tiles is handed out once: to one thread.
+///
+/// Its tiles lie in equal parts, a part a thread, which takes of the others only once its own is gone: so that it finds
+/// most of the weights it reads in the caches near to it, where it has left them a token before.
 #[derive(Debug)]
 pub struct Output<'a> {
     data: *mut f32,
     rows: usize,
     n: usize,
-    next: AtomicUsize,
+    parts: usize,
+    /// Tiles claimed of each part.
+    claimed: [AtomicUsize; MAX_PARTS],
     lifetime: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: all access is through `Tiles`, which own disjoint columns of `data`, and `next` is atomic.
+// SAFETY: all access is through `Tiles`, which own disjoint columns of `data`, and `claimed` is atomic.
 unsafe impl Sync for Output<'_> {}
 
 impl<'a> Output<'a> {
-    /// The matrix `data`, `[rows][n]`.
+    /// The matrix `data`, `[rows][n]`, for `threads` threads to write.
     ///
     /// # Errors
     /// [`Error::Shape`] when `data` is not of that size.
-    pub fn new(data: &'a mut [f32], rows: usize, n: usize) -> Result<Self> {
+    pub fn new(data: &'a mut [f32], rows: usize, n: usize, threads: usize) -> Result<Self> {
         if rows.checked_mul(n) != Some(data.len()) {
             let problem = format!("{} values for {rows} x {n}", data.len());
             return Err(Error::Shape { what: "output".into(), problem });
         }
-        Ok(Self { data: data.as_mut_ptr(), rows, n, next: AtomicUsize::new(0), lifetime: PhantomData })
+        Ok(Self {
+            data: data.as_mut_ptr(),
+            rows,
+            n,
+            parts: threads.clamp(1, MAX_PARTS),
+            claimed: [const { AtomicUsize::new(0) }; MAX_PARTS],
+            lifetime: PhantomData,
+        })
     }
 
     /// Number of tiles.
@@ -53,29 +68,41 @@ impl<'a> Output<'a> {
         self.n.div_ceil(TILE_N)
     }
 
-    /// The next `count` tiles (fewer at the end) that nobody has claimed yet; `None` when all are claimed.
+    /// The next `count` tiles (fewer at the end of a part) that nobody has claimed yet; `None` when all are claimed.
     pub fn claim(&self, count: usize) -> Option<Tiles<'_>> {
-        self.claim_of_rest(|_| count)
+        (0..self.parts).find_map(|part| self.claim_of(part, |_| count))
     }
 
-    /// Three quarters of one thread's share of the tiles that nobody has claimed yet, but at least one, or as many as
-    /// take turns with a single row; `None` when all are claimed. Pieces shrink towards the end, so that `threads` threads
-    /// read long runs of weights and yet end together.
-    pub fn claim_share(&self, threads: usize) -> Option<Tiles<'_>> {
-        let least = if self.rows == 1 { STREAMS } else { 1 };
-        match threads {
-            0 | 1 => self.claim(usize::MAX),
-            _ => self.claim_of_rest(|rest| (rest * 3 / (4 * threads)).max(least)),
-        }
+    /// Most of what is left of the part of `thread`; `None` when nothing is. Pieces shrink, so that long runs of weights are
+    /// read and yet something is left for threads that are done sooner: a lot, where a tile is much work.
+    pub fn claim_own(&self, thread: usize) -> Option<Tiles<'_>> {
+        self.claim_of(thread % self.parts, |left| match (self.parts, self.rows) {
+            (1, _) => left,
+            (_, 1) => self.piece(left * 7 / 8),
+            _ => self.piece(left / 2),
+        })
     }
 
-    /// The next `count(rest)` tiles (at least one), `rest` being the number of tiles that nobody has claimed yet.
-    fn claim_of_rest(&self, count: impl Fn(usize) -> usize) -> Option<Tiles<'_>> {
-        let tiles = self.tiles();
-        let end = |first: usize| first + count(tiles - first).clamp(1, tiles - first);
-        let claimed = |first| (first < tiles).then(|| end(first));
-        let first = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claimed).ok()?;
-        Some(Tiles { output: self, range: first..end(first) })
+    /// Half of what is left of the part of some thread, that of `thread` first; `None` when all tiles are claimed.
+    pub fn claim_any(&self, thread: usize) -> Option<Tiles<'_>> {
+        (thread..thread + self.parts)
+            .find_map(|part| self.claim_of(part % self.parts, |left| self.piece(left / 2)))
+    }
+
+    /// About `tiles` tiles, of which a single row reads several at once.
+    fn piece(&self, tiles: usize) -> usize {
+        let together = if self.rows == 1 { STREAMS } else { 1 };
+        (tiles / together).max(1) * together
+    }
+
+    /// The next `count(left)` tiles of a part, of which `left` are not claimed yet.
+    fn claim_of(&self, part: usize, count: impl Fn(usize) -> usize) -> Option<Tiles<'_>> {
+        let start = self.tiles() * part / self.parts;
+        let len = self.tiles() * (part + 1) / self.parts - start;
+        let end = |first: usize| first + count(len - first).clamp(1, len - first);
+        let claimed = |first| (first < len).then(|| end(first));
+        let first = self.claimed[part].fetch_update(Ordering::Relaxed, Ordering::Relaxed, claimed).ok()?;
+        Some(Tiles { output: self, range: start + first..start + end(first) })
     }
 }
 

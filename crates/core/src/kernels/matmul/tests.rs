@@ -1,5 +1,7 @@
 //! Every format, ISA and odd shape against the oracle, bit for bit; what is written where; what is refused.
 
+use std::ops::Range;
+
 use super::*;
 use crate::activation::Activations;
 use crate::buffer::Bytes;
@@ -32,12 +34,12 @@ fn products_are_added_to_and_gated_in_place() {
     let input = Rows::Quantized(&q);
     for isa in Isa::available() {
         let mut sum = gate_product.clone();
-        let output = Output::new(&mut sum, m, n).expect("sized to fit");
+        let output = Output::new(&mut sum, m, n, 1).expect("sized to fit");
         while let Some(tiles) = output.claim(2) {
             matmul_tiles(isa, input, &up, Write::Add, tiles).expect("shapes fit");
         }
         let mut gated = vec![0.0; m * n];
-        let output = Output::new(&mut gated, m, n).expect("sized to fit");
+        let output = Output::new(&mut gated, m, n, 1).expect("sized to fit");
         while let Some(tiles) = output.claim(2) {
             gated_tiles(isa, (input, &gate), (input, &up), Gate::Silu, tiles).expect("shapes fit");
         }
@@ -59,7 +61,7 @@ fn operands_that_do_not_fit_are_refused() {
         let x = vec![1.0; rows * k];
         q.quantize(crate::simd::Scalar, &x, k).expect("rows fit");
         let mut out = vec![0.0; n];
-        let output = Output::new(&mut out, 1, n).expect("sized to fit");
+        let output = Output::new(&mut out, 1, n, 1).expect("sized to fit");
         let tiles = output.claim(1).expect("not empty");
         let input = if float { Rows::Float(&x) } else { Rows::Quantized(&q) };
         matmul_tiles(Isa::Scalar, input, w, Write::Store, tiles)
@@ -74,32 +76,52 @@ fn operands_that_do_not_fit_are_refused() {
     }
     let short = PackedMatrix { s: Bytes::copy_of(&w.s[1..]), ..w.clone() };
     assert!(try_with(1, 64, 32, &short, false).is_err());
-    assert!(Output::new(&mut [0.0; 3], 2, 2).is_err());
+    assert!(Output::new(&mut [0.0; 3], 2, 2, 1).is_err());
 }
 
 #[test]
 fn every_tile_is_claimed_once() {
     let mut out = vec![0.0; 100];
-    let output = Output::new(&mut out, 2, 50).expect("sized to fit");
+    let output = Output::new(&mut out, 2, 50, 1).expect("sized to fit");
     let mut seen = Vec::new();
     while let Some(tiles) = output.claim(3) {
         seen.extend(tiles.range());
     }
     assert_eq!(seen, [0, 1, 2, 3]);
-    assert!(output.claim(usize::MAX).is_none() && output.claim_share(2).is_none());
+    assert!(output.claim(usize::MAX).is_none() && output.claim_any(1).is_none());
 }
 
 #[test]
-fn shares_of_threads_shrink_to_single_tiles() {
-    let mut out = vec![0.0; 16 * 36];
-    let mut shares = |threads| {
-        let output = Output::new(&mut out, 1, 16 * 36).expect("sized to fit");
-        let ranges = std::iter::from_fn(|| output.claim_share(threads).map(|tiles| tiles.range()));
-        ranges.map(|range| range.len()).collect::<Vec<_>>()
-    };
-    assert_eq!(shares(1), [36]);
-    assert_eq!(shares(2), [13, 8, 5, 3, 2, 1, 1, 1, 1, 1]);
-    assert_eq!(shares(9), [[3].as_slice(), &[2; 5], &[1; 23]].concat());
+fn threads_claim_their_own_part_and_then_what_is_left_of_others() {
+    let mut out = vec![0.0; 2 * 16 * 36];
+    for (rows, lengths) in [(1, vec![15, 2, 1]), (2, vec![9, 4, 2, 1, 1, 1])] {
+        let output = Output::new(&mut out[..rows * 16 * 36], rows, 16 * 36, 2).expect("sized to fit");
+        let own: Vec<_> = std::iter::from_fn(|| output.claim_own(1).map(|tiles| tiles.range())).collect();
+        assert_eq!(own.iter().map(Range::len).collect::<Vec<_>>(), lengths);
+        assert_eq!((own[0].start, own[own.len() - 1].end), (18, 36));
+        let left: Vec<_> = std::iter::from_fn(|| output.claim_any(1).map(|tiles| tiles.range())).collect();
+        assert_eq!(left, [0..9, 9..13, 13..15, 15..16, 16..17, 17..18]);
+        assert!(output.claim_own(0).is_none() && output.claim_any(0).is_none());
+    }
+}
+
+#[test]
+fn every_tile_is_claimed_once_by_any_number_of_threads() {
+    let mut out = vec![0.0; 16 * 100];
+    for threads in [1, 2, 3, 9, 16, 17, 255] {
+        for tiles in [0, 1, 2, 7, 100] {
+            let output = Output::new(&mut out[..16 * tiles], 1, 16 * tiles, threads).expect("sized to fit");
+            let mut seen = vec![0; tiles];
+            for claim in [Output::claim_own, Output::claim_any] {
+                for thread in (0..threads).rev().step_by(2) {
+                    while let Some(tiles) = claim(&output, thread) {
+                        tiles.range().for_each(|tile| seen[tile] += 1);
+                    }
+                }
+            }
+            assert!(seen.iter().all(|times| *times == 1), "{threads} threads: {seen:?}");
+        }
+    }
 }
 
 /// Which instruction multiplies.
