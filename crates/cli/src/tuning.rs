@@ -7,10 +7,6 @@ use lowbit_engine::{Probe, ProbeShape, ProbeTime};
 use lowbit_gpu::{Choice, GpuBackend, Kernels, Key, Native, Origin, Record, Timing, Tuning};
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// What measuring may take.
-const BUDGET: Duration = Duration::from_millis(500);
 
 /// The variants for a model on `native`. They are measured where nothing is remembered, unless software acts as the GPU,
 /// which is slow whatever it runs; `again` measures in any case. What cannot be measured is as it is fixed.
@@ -47,7 +43,7 @@ fn path(key: &Key) -> Result<PathBuf> {
 fn measure(shape: &ProbeShape, key: Key) -> Result<Record> {
     let mut device = GpuBackend::new(Native::new()?);
     let mut probe = Probe::new(shape, &device)?;
-    let mut tuning = Tuning::new(false, shape.last_position(), BUDGET);
+    let mut tuning = Tuning::new(false, shape.last_position(), Tuning::BUDGET);
     let result = tuning.poll(&mut device, |device, trial| {
         let timing = |ProbeTime { step, spent }| Timing { step, spent };
         probe.poll(device, trial.rows, trial.pos).map_ok(timing)

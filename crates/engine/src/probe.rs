@@ -199,3 +199,68 @@ impl<B: Backend> Probe<B> {
 fn steps(rows: usize) -> u32 {
     if rows == 1 { BATCH } else { 1 }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::convert;
+    use lowbit_core::activation::Activations;
+    use lowbit_core::backend::{CpuBackend, at_once};
+    use lowbit_core::simd::Isa;
+    use lowbit_testing::TinyModel;
+
+    fn header() -> Header {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        std::fs::write(&path, TinyModel::default().gguf()).unwrap();
+        convert::in_memory(&path, &convert::Options::default(), &mut |_| ()).unwrap().header().clone()
+    }
+
+    #[test]
+    fn a_probe_has_the_sizes_and_formats_of_the_model() {
+        let header = header();
+        let shape = ProbeShape::new(&header).unwrap();
+        let model = llama::parse(&header.manifest.config).unwrap();
+        assert_eq!((shape.config.n_layers, shape.config.ffn_dim), (model.n_layers, model.ffn_dim));
+        for (name, format) in &shape.formats {
+            assert_eq!(*format, header.manifest.matrices[name].format, "{name}");
+        }
+        let bytes = |part: &str| -> usize {
+            let matrices = header.manifest.matrices.iter().filter(|(name, _)| name.starts_with(part));
+            matrices.flat_map(|(name, _)| header.matrix(name).unwrap().1).map(|plane| plane.len()).sum()
+        };
+        // All layers are there; what a token reads besides is the output matrix.
+        let output = if model.tied_embeddings { "token_embd" } else { "output" };
+        let share = (bytes("blk.") + bytes(output)) as f64 / bytes("blk.") as f64;
+        assert!((shape.share() - share).abs() < 1e-9, "{} is not {share}", shape.share());
+    }
+
+    #[test]
+    fn steps_of_any_size_are_timed() {
+        let shape = ProbeShape::new(&header()).unwrap();
+        let mut device = CpuBackend::new(Isa::best(), 1, Activations::A16).unwrap();
+        let mut probe = Probe::new(&shape, &device).unwrap();
+        let last = shape.last_position();
+        for (rows, pos) in [(0, 0), (1, 0), (1, last), (5, 0), (5000, 0), (3, last)] {
+            let ProbeTime { step, spent } = at_once(probe.poll(&mut device, rows, pos)).unwrap();
+            assert!(
+                step > Duration::ZERO && step * steps(rows) < spent,
+                "{rows} rows: {step:?} of {spent:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_whose_matrices_are_not_those_of_its_model_is_refused() {
+        let with = |change: &dyn Fn(&mut Header)| {
+            let mut header = header();
+            change(&mut header);
+            ProbeShape::new(&header).unwrap_err().code()
+        };
+        let matrix = "blk.1.ffn_up.weight";
+        assert_eq!(with(&|header| header.manifest.matrices.get_mut(matrix).unwrap().n += 16), "bad-shape");
+        assert_eq!(with(&|header| drop(header.manifest.matrices.remove(matrix))), "missing-tensor");
+        assert_eq!(with(&|header| header.manifest.config = serde_json::json!({})), "bad-config");
+    }
+}

@@ -59,6 +59,9 @@ pub struct Tuning {
 }
 
 impl Tuning {
+    /// What trials may take, unless someone has more time: loading waits for them.
+    pub const BUDGET: Duration = Duration::from_millis(500);
+
     /// Nothing was tried: the choice is the fixed one. `dot4` is whether the device multiplies signed bytes and the model's
     /// activations may be such, which is then the fixed choice; floats are always allowed.
     pub fn new(dot4: bool, depth: usize, budget: Duration) -> Self {

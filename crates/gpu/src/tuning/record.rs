@@ -117,6 +117,16 @@ impl Choice {
         Self { kernels: record.kernels, origin, token_s }
     }
 
+    /// The choice that `text` holds, as [`Self::to_json`] writes it.
+    pub fn read(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
     /// Whether the CPU is clearly quicker.
     pub fn is_slower_than_cpu(&self) -> bool {
         self.token_s.is_some_and(|[gpu, cpu]| gpu > CLEARLY_SLOWER * cpu)
