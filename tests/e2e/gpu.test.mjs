@@ -143,9 +143,6 @@ describe('with an adapter', () => {
     assert.deepEqual(await chosen(), ['measured', 2]);
     assert.deepEqual(await chosen(), ['remembered', 1]);
     assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
-    // Of another precision, and of a model that arrives as GGUF, whose shape is the same.
-    assert.deepEqual(await chosen({ activations: 'a8' }), ['measured', 2]);
-    assert.deepEqual(await chosen({ cache: false }, GGUF), ['remembered', 1]);
     await page.evaluate(async () => {
       const notes = await (await (await navigator.storage.getDirectory()).getDirectoryHandle('lowbit')).getDirectoryHandle('notes');
       for await (const note of notes.values()) {
@@ -154,8 +151,7 @@ describe('with an adapter', () => {
         await writable.close();
       }
     });
-    assert.deepEqual(await chosen(), ['measured', 2]);
-    await page.evaluate(() => window.lowbit.forgetModels());
+    // A damaged record is none; and where measuring fails, the choice is the fixed one.
     suite.server.faults.set(WORKER, { before: PRETEND + EXPOSE + LOSE_SECOND });
     assert.deepEqual(await chosen(), ['fixed', 2]);
     assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));

@@ -52,14 +52,14 @@ pub struct Tuning {
     others: Vec<Products>,
     /// The position at which attention is tried.
     depth: usize,
-    /// What trials may take together.
+    /// What trials may take together, but for the first.
     budget: Duration,
     spent: Duration,
     times: Vec<(Trial, Duration)>,
 }
 
 impl Tuning {
-    /// What trials may take, unless someone has more time: loading waits for them.
+    /// What trials may take, but for the first, unless someone has more time: loading waits for them.
     pub const BUDGET: Duration = Duration::from_millis(500);
 
     /// Nothing was tried: the choice is the fixed one. `dot4` is whether the device multiplies signed bytes and the model's
@@ -92,7 +92,13 @@ impl Tuning {
 
     /// The trial to be made next; none when the choice is made or there is no time left.
     fn next(&self) -> Option<Trial> {
-        if self.spent < self.budget { self.missing() } else { None }
+        self.missing().filter(|trial| self.is_basic(*trial) || self.spent < self.budget)
+    }
+
+    /// Whether a trial is one of those that tell what a token takes. They are made in any case, and do not count: mostly
+    /// they compile what the fixed choice needs, and the slower a device is, the more its estimate matters.
+    fn is_basic(&self, trial: Trial) -> bool {
+        [decode(self.fixed), idle(self.fixed)].contains(&trial)
     }
 
     /// The trial on which the choice depends next.
@@ -109,7 +115,9 @@ impl Tuning {
     }
 
     fn record(&mut self, trial: Trial, Timing { step, spent }: Timing) {
-        self.spent += spent;
+        if !self.is_basic(trial) {
+            self.spent += spent;
+        }
         self.times.push((trial, step));
     }
 
@@ -127,7 +135,7 @@ impl Tuning {
         self.missing().is_none()
     }
 
-    /// What all trials took.
+    /// What the trials took, but for the first.
     pub fn spent(&self) -> Duration {
         self.spent
     }
