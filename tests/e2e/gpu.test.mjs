@@ -52,6 +52,19 @@ const full = (label) => `
   };
 `;
 
+/** An adapter that says it is a GPU. */
+const PRETEND = "Object.defineProperty(GPUAdapterInfo.prototype, 'isFallbackAdapter', { get: () => false });";
+
+/** The second device, on which variants are measured, is lost at once. */
+const LOSE_SECOND = `
+  const open = GPUAdapter.prototype.requestDevice;
+  let opened = 0;
+  GPUAdapter.prototype.requestDevice = async function (...how) {
+    const device = await open.apply(this, how);
+    if (++opened === 2) device.destroy();
+    return device;
+  };
+`;
 
 const load = (page, options, url = SMALL) => page.evaluate(([url, options]) => window.load(url, options), [url, options]);
 const ask = (page, options) => page.evaluate(([q, options]) => window.ask(q, options), [QUESTION, options]);
@@ -116,6 +129,43 @@ describe('with an adapter', () => {
     const { info, warnings } = await load(page, { device: 'auto', threads: 1 });
     assert.equal(info.device, 'cpu');
     assert.deepEqual(warnings, []);
+  });
+
+  /** How the variants were chosen, and how many devices that took. */
+  const chosen = async (options, url) => {
+    const { info, warnings } = await load(page, { device: 'webgpu', threads: 1, ...options }, url);
+    assert.deepEqual([info.device, warnings], ['webgpu', []]);
+    return [/\((\w+)/.exec(info.kernels)[1], await onDevice(page, () => devices.length)];
+  };
+
+  test('the variants for a GPU and a model are measured once', async () => {
+    suite.server.faults.set(WORKER, { before: PRETEND + EXPOSE });
+    assert.deepEqual(await chosen(), ['measured', 2]);
+    assert.deepEqual(await chosen(), ['remembered', 1]);
+    assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
+    await page.evaluate(async () => {
+      const notes = await (await (await navigator.storage.getDirectory()).getDirectoryHandle('lowbit')).getDirectoryHandle('notes');
+      for await (const note of notes.values()) {
+        const writable = await note.createWritable();
+        await writable.write('{"key":');
+        await writable.close();
+      }
+    });
+    // A damaged record is none; and where measuring fails, the choice is the fixed one.
+    suite.server.faults.set(WORKER, { before: PRETEND + EXPOSE + LOSE_SECOND });
+    assert.deepEqual(await chosen(), ['fixed', 2]);
+    assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
+  });
+
+  test('"auto" leaves a GPU alone that is clearly slower than the CPU, and says so', async () => {
+    suite.server.faults.set(WORKER, { before: PRETEND });
+    for (const origin of [/measured/, /remembered/]) {
+      const { info, warnings, messages } = await load(page, { device: 'auto', threads: 1 });
+      assert.deepEqual([info.device, warnings], ['cpu', ['gpu-slower']]);
+      assert.match(messages[0], /a token takes about [\d.]+ ms, [\d.]+ ms on the CPU/);
+      assert.match(messages[0], origin);
+    }
+    assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
   });
 
   for (const [what, from, to, op] of [

@@ -42,7 +42,8 @@ export interface LoadWarning {
    * `chunk-refetched`: a part arrived damaged and was fetched again; `not-isolated`: one thread only, because the page is
    * not cross-origin isolated; `no-relaxed-simd`: one thread only, because the browser lacks relaxed SIMD;
    * `fewer-threads`: the browser could not start all of them; `gpu-failed`: the GPU computes wrongly, has no room or has
-   * failed, and the model runs on the CPU; `gpu-lost`: the browser took the GPU away, the model was brought back to it.
+   * failed, and the model runs on the CPU; `gpu-slower`: with `device: 'auto'`, the CPU was
+   * found to be clearly quicker, and the model runs there; `gpu-lost`: the browser took the GPU away, the model was brought back to it.
    */
   code:
     | 'storage-quota'
@@ -52,6 +53,7 @@ export interface LoadWarning {
     | 'no-relaxed-simd'
     | 'fewer-threads'
     | 'gpu-failed'
+    | 'gpu-slower'
     | 'gpu-lost'
     | (string & {});
   /** In words. */
@@ -61,8 +63,9 @@ export interface LoadWarning {
 /** Options of {@link loadModel}. */
 export interface LoadOptions {
   /**
-   * Where the model runs. `auto`, the default: on the GPU where the browser offers one and it passes a test, else on the CPU.
-   * `webgpu`: also on an adapter that only computes on the CPU; an error where there is none.
+   * Where the model runs. `auto`, the default: on the GPU where the browser offers one, it passes a test and is not
+   * found to be clearly slower than the CPU; else on the CPU. `webgpu`: there in any case, also on an
+   * adapter that only computes on the CPU; an error where there is none.
    */
   device?: 'auto' | Device;
   /** Threads of the engine; by default one per core, at most 8. One when the page is not cross-origin isolated. */
@@ -177,7 +180,10 @@ export interface ModelInfo {
   device: Device;
   /** The GPU that the model runs on. */
   adapter: AdapterInfo | undefined;
-  /** The variants of the GPU's shaders; empty on the CPU. */
+  /**
+   * The variants of the GPU's shaders, in words, and whether they are `fixed`, were `measured` by this load or are
+   * `remembered` from an earlier one; empty on the CPU.
+   */
   kernels: string;
   variant: Variant;
   /** The instruction set as the engine names it. */

@@ -5,7 +5,7 @@ import { loadBytes, type Loaded } from '../src/worker/loader.js';
 import { forget } from '../src/worker/store.js';
 import { CHUNK, FakeServer, FakeStorage, FakeWasm, makeArtifact, sha256Hex, type Faults } from './fake.js';
 
-const TARGET = { gpu: undefined, options: '{}' };
+const TARGET = { gpu: undefined, options: '{}', mayRefuse: false };
 const DATA = 5 * CHUNK + 1234;
 /** So many times quicker than elsewhere. */
 const HASTE = 1000;

@@ -38,6 +38,9 @@ pub struct DeviceArgs {
     /// The device; a GPU computes with floats
     #[arg(long, value_enum, default_value_t, conflicts_with_all = ["isa", "threads", "act"])]
     pub device: Device,
+    /// Measure again which variants of its kernels the GPU is quickest with, though it is remembered
+    #[arg(long)]
+    pub retune: bool,
 }
 
 /// A kind of device.

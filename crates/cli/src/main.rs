@@ -14,6 +14,7 @@ mod model;
 mod npy;
 mod output;
 mod progress;
+mod tuning;
 mod whole_file;
 
 use clap::Parser;

@@ -1,16 +1,16 @@
 //! From a model argument to a model.
 
-use crate::args::{Device, ModelArgs};
+use crate::args::{Device, DeviceArgs, ModelArgs};
 use crate::error::{Error, Result};
 use crate::fetch::{PACKAGED, PackagedModel};
-use crate::{cache, progress, whole_file};
+use crate::{cache, progress, tuning, whole_file};
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{Backend, CpuBackend, at_once};
 use lowbit_core::container::{Artifact, Header, VERSION};
 use lowbit_core::simd::Isa;
 use lowbit_engine::oracle::Oracle;
 use lowbit_engine::{LoadOptions, Model, SelfTest, convert};
-use lowbit_gpu::{Executor, GpuBackend, Native};
+use lowbit_gpu::{Choice, Executor, GpuBackend, Kernels, Native};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -35,7 +35,7 @@ pub struct Loaded<B: Backend> {
 #[serde(untagged)]
 pub enum RunsOn {
     Cpu { isa: &'static str, threads: usize, act: Activations },
-    Gpu { gpu: String },
+    Gpu { gpu: String, kernels: String },
     Reference { exact: bool },
 }
 
@@ -72,10 +72,10 @@ pub fn header(model: &str) -> Result<Header> {
 
 impl Source {
     /// Moves the model to `device` and does a job there.
-    pub fn run<J: Job>(&self, device: Device, arguments: &ModelArgs, job: J) -> Result<J::Output> {
-        match device {
+    pub fn run<J: Job>(&self, device: DeviceArgs, arguments: &ModelArgs, job: J) -> Result<J::Output> {
+        match device.device {
             Device::Cpu => job.run_on(self.load(arguments)?),
-            Device::Gpu => job.run_on(self.load_on_gpu(arguments)?),
+            Device::Gpu => job.run_on(self.load_on_gpu(arguments, device.retune)?),
         }
     }
 
@@ -99,12 +99,20 @@ impl Source {
         self.place(arguments, start, device(backend), runs_on)
     }
 
-    /// Moves the model to the GPU of this machine, once that has computed rightly.
-    pub fn load_on_gpu(&self, arguments: &ModelArgs) -> Result<Loaded<GpuBackend<Native>>> {
+    /// Moves the model to the GPU of this machine, once that has computed rightly; `retune` as in [`tuning::choose`].
+    pub fn load_on_gpu(&self, arguments: &ModelArgs, retune: bool) -> Result<Loaded<GpuBackend<Native>>> {
         let start = Instant::now();
-        let native = Native::new()?;
-        let runs_on = RunsOn::Gpu { gpu: native.name().to_owned() };
-        let backend = tested(native, self.artifact.header())?;
+        let header = self.artifact.header();
+        let (native, fixed) = (Native::new()?, Choice::fixed(Kernels::default()));
+        let gpu = native.name().to_owned();
+        let choice = tuning::choose(&native, header, retune);
+        let (backend, choice) = match tested(native, header, choice.kernels) {
+            Err(_) if choice.kernels != fixed.kernels => {
+                (tested(Native::new()?, header, fixed.kernels)?, fixed)
+            }
+            result => (result?, choice),
+        };
+        let runs_on = RunsOn::Gpu { gpu, kernels: choice.to_string() };
         self.place(arguments, start, backend, runs_on)
     }
 
@@ -138,9 +146,9 @@ impl Source {
 ///
 /// # Errors
 /// When it computes one wrongly. The device does not change by itself: who asked for the GPU hears of it.
-fn tested<E: Executor>(executor: E, header: &Header) -> Result<GpuBackend<E>> {
+fn tested<E: Executor>(executor: E, header: &Header, kernels: Kernels) -> Result<GpuBackend<E>> {
     use lowbit_core::Error as Core;
-    let mut backend = GpuBackend::new(executor);
+    let mut backend = GpuBackend::with(executor, kernels);
     let mut test = SelfTest::new(header, Activations::A16)?;
     at_once(test.poll(&mut backend)).map_err(|error| match error {
         Core::Device { device, problem } => {
@@ -276,7 +284,7 @@ mod tests {
         let path = folder.path().join("tiny.gguf");
         std::fs::write(&path, TinyModel::default().gguf()).unwrap();
         let source = open(path.to_str().unwrap()).unwrap();
-        let error = tested(Dry::default(), source.artifact.header()).err().unwrap();
+        let error = tested(Dry::default(), source.artifact.header(), Kernels::default()).err().unwrap();
         assert_eq!(error.code(), "device");
         let message = error.to_string();
         for part in ["Logits(Q8) of 33 rows computes wrongly", "run on the CPU, without --device gpu"] {

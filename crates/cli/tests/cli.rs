@@ -130,7 +130,9 @@ fn a_plan_needs_no_gpu_and_reads_every_weight_once() {
         assert_eq!(qkv["workgroups"][1], macs.min(2));
     }
     let text = text(&plan);
-    assert_eq!(text.lines().count(), 20);
+    assert_eq!(text.lines().count(), 21);
+    let kernels = text.lines().next().unwrap();
+    assert!(kernels.starts_with("float products, ") && json(&plan)["kernels"] == kernels, "{text}");
     assert!(text.lines().last().unwrap().starts_with("19 dispatches, "), "{text}");
     assert_eq!(failure(&["inspect", &model, "--rows", "2"]).0, 2);
     assert_eq!(failure(&[&plan[..], &["--rows", "100000"]].concat()).2["code"], "context-full");

@@ -32,7 +32,9 @@ fn a_bench_reports_the_same_on_the_gpu() {
     let mut on_gpu = json(&[&bench[..], &["--device", "gpu"]].concat());
     let on_cpu = json(&bench);
     let keys = |report: &Value| report.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    assert!(on_gpu.as_object_mut().unwrap().remove("gpu").is_some_and(|name| name.is_string()));
+    for key in ["gpu", "kernels"] {
+        assert!(on_gpu.as_object_mut().unwrap().remove(key).is_some_and(|name| name.is_string()));
+    }
     let of_the_cpu = ["isa", "threads", "act"].map(str::to_owned);
     assert_eq!(
         keys(&on_gpu),
@@ -91,6 +93,33 @@ fn parity_holds_the_gpu_to_a_bound() {
         assert_eq!((status, error["code"].as_str()), (2, Some("usage")), "{line}");
         assert!(line.contains(word), "{line}");
     }
+}
+
+#[test]
+fn variants_are_measured_when_asked_for_and_remembered() {
+    let (model, cache) = (tiny_gguf("gpu-tuning"), folder("gpu-tuning").join("cache"));
+    let run = |more: &[&str]| -> Value {
+        let run = ["run", "-m", &model, "-p", "Hello", "--greedy", "-n", "4", "--json", "--device", "gpu"];
+        let output = lowbit(&[&run[..], more].concat()).env("LOWBIT_CACHE", &cache).output().unwrap();
+        assert!(output.status.success());
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let origin = |more: &[&str]| {
+        let report = run(more);
+        let kernels = report["kernels"].as_str().unwrap().to_owned();
+        let (_, origin) = kernels.split_once('(').unwrap();
+        (origin.trim_end_matches(')').to_owned(), report["tokens"].clone())
+    };
+    let (_, tokens) = origin(&["--retune"]);
+    assert_eq!(origin(&[]), ("remembered".to_owned(), tokens.clone()));
+    assert_eq!(origin(&["--retune"]), ("measured".to_owned(), tokens.clone()));
+    for record in std::fs::read_dir(cache.join("tuning")).unwrap() {
+        std::fs::write(record.unwrap().path(), "{").unwrap();
+    }
+    // Software is not measured unless it is asked for; a real GPU is.
+    let (origin, same_tokens) = origin(&[]);
+    assert!(["fixed", "measured"].contains(&origin.as_str()), "{origin}");
+    assert_eq!(same_tokens, tokens);
 }
 
 #[cfg(target_os = "linux")]

@@ -13,11 +13,10 @@ use lowbit_core::backend::AttentionShape;
 pub(crate) const MAX_HEAD_DIM: usize = 512;
 /// Steps of at most so many rows cut the cache into splits, for lack of other work to share out.
 const FEW_ROWS: usize = 8;
-/// Positions of a split, at least, and how many splits there are at most.
-const MIN_SPLIT: usize = 128;
+/// How many splits there are at most.
 const MAX_SPLITS: usize = 32;
 /// Positions that a workgroup takes at a time.
-const CHUNK: usize = 64;
+pub(crate) const CHUNK: usize = 64;
 /// Columns of a workgroup of the merge.
 const MERGED_COLUMNS: usize = 256;
 
@@ -83,7 +82,7 @@ impl<E: Executor> Inner<E> {
         self.coded = None;
         let to = out.resize(&mut self.device, rows, queries.width)?;
         let split = if rows <= FEW_ROWS {
-            kv.capacity.div_ceil(MAX_SPLITS).next_multiple_of(CHUNK).max(MIN_SPLIT)
+            kv.capacity.div_ceil(MAX_SPLITS).next_multiple_of(CHUNK).max(self.kernels.split)
         } else {
             kv.capacity
         };

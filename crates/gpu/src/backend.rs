@@ -76,6 +76,11 @@ impl<E: Executor> GpuBackend<E> {
         self.inner.borrow().kernels
     }
 
+    /// Goes on with other variants.
+    pub fn set_kernels(&mut self, kernels: Kernels) {
+        self.inner.get_mut().kernels = kernels;
+    }
+
     /// The plan that ran last.
     pub fn last_plan(&self) -> Plan {
         self.inner.borrow().last.clone()

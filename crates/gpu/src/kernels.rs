@@ -3,10 +3,12 @@
 use std::fmt;
 
 use lowbit_core::format::{Codes, Format};
+use serde::{Deserialize, Serialize};
 
 /// How products with weights in codes of at most 8 bits are computed. Products with float weights are always
 /// [`Products::Float`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Products {
     /// Weights become floats, activations stay floats.
     #[default]
@@ -17,17 +19,19 @@ pub enum Products {
 }
 
 /// The variants that a backend uses. The default asks for nothing that a WebGPU device may lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Kernels {
     /// How products are computed.
     pub products: Products,
     /// Steps of at least so many rows unpack weights once for 64 rows (GEMM), others for at most 4 (GEMV).
     pub gemm_rows: usize,
+    /// Positions that a workgroup of attention takes, at least, where the cache is split; a multiple of 64.
+    pub split: usize,
 }
 
 impl Default for Kernels {
     fn default() -> Self {
-        Self { products: Products::Float, gemm_rows: 32 }
+        Self { products: Products::Float, gemm_rows: 32, split: 128 }
     }
 }
 
@@ -57,7 +61,8 @@ impl fmt::Display for Products {
 
 impl fmt::Display for Kernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} products, GEMM from {} rows", self.products, self.gemm_rows)
+        let Self { products, gemm_rows, split } = self;
+        write!(f, "{products} products, GEMM from {gemm_rows} rows, attention in splits of {split}")
     }
 }
 

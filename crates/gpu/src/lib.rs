@@ -22,6 +22,7 @@ mod native;
 mod plan;
 mod products;
 mod shader;
+mod tuning;
 
 pub use attention::AttentionTile;
 pub use backend::GpuBackend;
@@ -34,3 +35,4 @@ pub use memory::{Kv, Matrix, Rope, Tensor, Vector};
 pub use native::Native;
 pub use plan::{BufferId, Cost, Dispatch, Plan};
 pub use shader::{Shader, Tile};
+pub use tuning::{Choice, Key, Origin, Record, Timing, Trial, Tuning};

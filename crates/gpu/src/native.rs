@@ -87,6 +87,12 @@ impl Native {
         &self.info.name
     }
 
+    /// The GPU and its driver, as they call themselves.
+    pub fn identity(&self) -> String {
+        let wgpu::AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = &self.info;
+        format!("{backend} {vendor:04x}:{device:04x} {name}, {driver} {driver_info}")
+    }
+
     /// Whether it is software that computes like a GPU, on the processor.
     pub fn is_software(&self) -> bool {
         self.info.device_type == wgpu::DeviceType::Cpu

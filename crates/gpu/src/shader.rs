@@ -125,6 +125,11 @@ impl Shader {
         all
     }
 
+    /// A number that is another one when any shader is.
+    pub fn fingerprint() -> u64 {
+        fingerprint(Self::all().into_iter().flat_map(|shader| shader.source().into_bytes()))
+    }
+
     /// The whole WGSL text; its entry point is `main`.
     pub fn source(self) -> String {
         let mut text = String::from(wgsl!("lib/params"));
@@ -174,6 +179,13 @@ impl Shader {
     pub fn reads_step(self) -> bool {
         matches!(self, Self::RopeAppend | Self::Attention(_) | Self::AttentionMerge(_))
     }
+}
+
+/// A number that is most likely another one for other bytes (FNV-1a).
+pub(crate) fn fingerprint(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    bytes.into_iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 impl fmt::Display for Tile {

@@ -12,7 +12,7 @@ use lowbit_core::kernels::selftest::sample;
 use lowbit_gpu::{Kernels, Products};
 use support::{Gpu, dequantized, gpu, product, tensor, values};
 
-const DOT4: Kernels = Kernels { products: Products::Dot4, gemm_rows: 16 };
+const DOT4: Kernels = Kernels { products: Products::Dot4, gemm_rows: 16, split: 128 };
 
 /// The unit matrix, with which a product is what its codes stand for.
 fn unit(format: Format, n: usize) -> PackedMatrix {

@@ -18,8 +18,8 @@ use nudged::Nudged;
 use std::path::Path;
 use support::{artifact, gpu};
 
-const FLOAT: Kernels = Kernels { products: Products::Float, gemm_rows: 16 };
-const DOT4: Kernels = Kernels { products: Products::Dot4, gemm_rows: 16 };
+const FLOAT: Kernels = Kernels { products: Products::Float, gemm_rows: 16, split: 128 };
+const DOT4: Kernels = Kernels { products: Products::Dot4, gemm_rows: 16, split: 128 };
 
 fn cpu(activations: Activations) -> CpuBackend {
     CpuBackend::new(Isa::best(), 2, activations).unwrap()

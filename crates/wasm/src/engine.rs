@@ -13,7 +13,7 @@ use lowbit_engine::sampler::Sampling;
 use lowbit_engine::{
     GenerateOptions, Generation, LayerTest, LoadOptions, Message, Model, Upload, logits_sha256,
 };
-use lowbit_gpu::GpuBackend;
+use lowbit_gpu::{Choice, GpuBackend};
 use serde::{Deserialize, Serialize};
 use std::task::Poll;
 use wasm_bindgen::prelude::*;
@@ -35,7 +35,7 @@ pub struct Engine {
 /// How a model is started.
 #[derive(Deserialize)]
 pub struct StartOptions {
-    threads: usize,
+    pub threads: usize,
     /// Instead of what the model asks for.
     pub activations: Option<Activations>,
     context: Option<usize>,
@@ -238,11 +238,11 @@ impl Engine {
         mut upload: Upload<GpuBackend<Page>>,
         options: &StartOptions,
         reference: Activations,
+        choice: &Choice,
     ) -> Result<Self, Failure> {
-        let kernels = upload.backend().kernels().to_string();
         let header = upload.header().clone();
         let activations = options.activations.unwrap_or(header.manifest.activations);
-        let how = How { device: "webgpu", isa: "wgsl", kernels, threads: 1 };
+        let how = How { device: "webgpu", isa: "wgsl", kernels: choice.to_string(), threads: 1 };
         let test = upload.layer_test(reference);
         let model = upload.finish(LoadOptions { context: options.context })?;
         let engine = Self::new(Box::new(On::new(model)?), &header, activations, how);

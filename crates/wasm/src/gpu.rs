@@ -8,7 +8,7 @@ use lowbit_core::activation::Activations;
 use lowbit_core::container::{Header, parse_header};
 use lowbit_core::{Error, Result};
 use lowbit_engine::{SelfTest, Upload};
-use lowbit_gpu::{BufferId, Dispatch, Executor, GpuBackend, Kept, Kernels, Plan, Products, Shader};
+use lowbit_gpu::{BufferId, Choice, Dispatch, Executor, GpuBackend, Kept, Kernels, Plan, Products, Shader};
 use std::collections::HashMap;
 use std::task::Poll;
 use wasm_bindgen::prelude::*;
@@ -139,22 +139,23 @@ pub struct GpuArtifact {
     /// The activations with which the CPU computes as the GPU does.
     reference: Activations,
     options: StartOptions,
+    choice: Choice,
 }
 
 #[wasm_bindgen]
 impl GpuArtifact {
-    /// Checks the header, the bytes of the file before its data. `options` is that of [`Engine::start`]; `dot4`, whether
-    /// the device multiplies signed bytes, which are as exact as activations of one byte.
+    /// Checks the header, the bytes of the file before its data. `options` is that of [`Engine::start`]; `choice`,
+    /// that of a [`Tuner`](crate::tuner::Tuner), or nothing: then the variants ask for nothing that a device may lack.
     #[wasm_bindgen(constructor)]
     pub fn new(
         name: &str,
         header: Vec<u8>,
         gpu: Gpu,
         options: &str,
-        dot4: bool,
+        choice: Option<String>,
     ) -> std::result::Result<GpuArtifact, JsValue> {
         let parsed = parse_header(name, &header, None).and_then(|parsed| parsed.complete(name));
-        Ok(Self::begin(header, parsed.map_err(Failure::from)?, gpu, options, dot4)?)
+        Ok(Self::begin(header, parsed.map_err(Failure::from)?, gpu, options, choice)?)
     }
 
     /// Compares the device with the CPU, op by op. Returns whether that is done; if not, it goes on when the device has
@@ -187,18 +188,18 @@ impl GpuArtifact {
         artifact: Artifact,
         gpu: Gpu,
         options: &str,
-        dot4: bool,
+        choice: Option<String>,
     ) -> std::result::Result<GpuArtifact, JsValue> {
         let header_bytes = artifact.header();
         let artifact = artifact.whole()?;
-        let mut on_gpu = Self::begin(header_bytes, artifact.header().clone(), gpu, options, dot4)?;
+        let mut on_gpu = Self::begin(header_bytes, artifact.header().clone(), gpu, options, choice)?;
         on_gpu.upload.push(artifact.data().as_slice()).map_err(Failure::from)?;
         Ok(on_gpu)
     }
 
     /// Builds the model, now that all of its data is there.
     pub fn start(self) -> std::result::Result<Engine, JsValue> {
-        Ok(Engine::on_gpu(self.upload, &self.options, self.reference)?)
+        Ok(Engine::on_gpu(self.upload, &self.options, self.reference, &self.choice)?)
     }
 }
 
@@ -208,15 +209,16 @@ impl GpuArtifact {
         header: Header,
         gpu: Gpu,
         options: &str,
-        dot4: bool,
+        choice: Option<String>,
     ) -> std::result::Result<Self, Failure> {
         let options: StartOptions = parse(options)?;
-        let activations = options.activations.unwrap_or(header.manifest.activations);
-        let products = if dot4 && activations == Activations::A8 { Products::Dot4 } else { Products::Float };
+        let choice = choice.and_then(|choice| Choice::read(&choice));
+        let choice = choice.unwrap_or_else(|| Choice::fixed(Kernels::default()));
+        let kernels = choice.kernels;
         // Where activations are not quantised, two bytes are as exact.
-        let reference = if products == Products::Dot4 { Activations::A8 } else { Activations::A16 };
+        let reference = if kernels.products == Products::Dot4 { Activations::A8 } else { Activations::A16 };
         let test = SelfTest::new(&header, reference)?;
-        let backend = GpuBackend::with(Page::new(gpu), Kernels { products, ..Kernels::default() });
-        Ok(Self { header_bytes, upload: Upload::new(header, backend), test, reference, options })
+        let backend = GpuBackend::with(Page::new(gpu), kernels);
+        Ok(Self { header_bytes, upload: Upload::new(header, backend), test, reference, options, choice })
     }
 }

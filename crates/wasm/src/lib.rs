@@ -7,6 +7,7 @@ mod engine;
 mod error;
 mod gpu;
 mod runner;
+mod tuner;
 
 use wasm_bindgen::prelude::*;
 

@@ -278,8 +278,8 @@ class Loader {
     const memory = ArtifactMemory.from(wasm, importer, chunks, this.target.options);
     await this.#keepAll(memory, keeper, chunks.length);
     const bytes = memory.header().length + memory.dataLength;
-    const { gpu, options } = this.target;
-    const artifact = gpu ? await GpuModel.from(wasm, memory, gpu, options) : memory;
+    const { gpu } = this.target;
+    const artifact = gpu ? await GpuModel.from(wasm, this.source.name, memory, gpu, this.target) : memory;
     return { artifact, bytes, from, kept: keeper.keeps };
   }
 

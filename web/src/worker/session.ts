@@ -4,6 +4,7 @@ import type { Activations, ChatResult, FinishReason, MemoryUse, ModelInfo } from
 import { abilities, chooseVariant, threadsWarning } from '../variant.js';
 import { Gpu } from './gpu.js';
 import { loadBytes, type Loaded, type Reporter } from './loader.js';
+import { SlowerGpu } from './tuning.js';
 import { Wasm, type Engine } from './wasm.js';
 
 /** What one step of an answer did, as the engine reports it. */
@@ -92,7 +93,8 @@ export class Session {
       } catch (error) {
         gpu.close();
         if (signal.aborted || !isOfGpu(error)) throw error;
-        report.warning({ code: 'gpu-failed', message: `the model runs on the CPU: ${errorData(error).message}` });
+        const code = error instanceof SlowerGpu ? 'gpu-slower' : 'gpu-failed';
+        report.warning({ code, message: `the model runs on the CPU: ${errorData(error).message}` });
       }
     }
     return this.#loadOn(undefined, report, signal);
@@ -112,10 +114,10 @@ export class Session {
     const { request } = this;
     const helpers = gpu ? Promise.resolve() : this.#startHelpers(report);
     helpers.catch(() => undefined);
-    const { activations, context, threads } = request;
+    const { activations, context, threads, device } = request;
     // A team of fewer threads is the engine's own matter.
     const options = JSON.stringify({ threads, activations, context });
-    const { artifact, ...data } = await loadBytes(request, this.wasm, report, signal, { gpu, options });
+    const { artifact, ...data } = await loadBytes(request, this.wasm, report, signal, { gpu, options, mayRefuse: device === 'auto' });
     await helpers;
     const wasm = await this.wasm;
     const loaded = performance.now();

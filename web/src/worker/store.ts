@@ -157,14 +157,30 @@ export class Store {
   }
 
   async #writeSmall(name: string, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
-    const handle = await openSync(await this.#folder(true), name, true);
-    try {
-      handle.truncate(0);
-      if (handle.write(bytes, { at: 0 }) !== bytes.length) throw new DOMException('short write', 'QuotaExceededError');
-      handle.flush();
-    } finally {
-      handle.close();
-    }
+    await writeFile(await this.#folder(true), name, bytes);
+  }
+}
+
+/** Where small texts are kept beside the models. They are nothing that anybody asked to keep: all are forgotten together. */
+const NOTES = 'notes';
+
+/** The text that was kept under this name in the browser; nothing when there is none or it cannot be read. */
+export async function readNote(name: string): Promise<string | undefined> {
+  try {
+    const folder = await (await modelsFolder(false))?.getDirectoryHandle(NOTES);
+    return await (await folder?.getFileHandle(`${name}.json`))?.getFile().then((file) => file.text());
+  } catch {
+    return undefined;
+  }
+}
+
+/** Keeps a text, if the browser has a place for it. */
+export async function writeNote(name: string, text: string): Promise<void> {
+  try {
+    const folder = await (await modelsFolder(true))?.getDirectoryHandle(NOTES, { create: true });
+    if (folder) await writeFile(folder, `${name}.json`, new TextEncoder().encode(text));
+  } catch {
+    // It is measured again.
   }
 }
 
@@ -255,6 +271,18 @@ function isMissing(error: unknown): boolean {
 async function modelsFolder(create: boolean): Promise<FileSystemDirectoryHandle | undefined> {
   const root = await navigator.storage?.getDirectory?.();
   return root?.getDirectoryHandle('lowbit', { create });
+}
+
+/** Replaces a small file. */
+async function writeFile(folder: FileSystemDirectoryHandle, name: string, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
+  const handle = await openSync(folder, name, true);
+  try {
+    handle.truncate(0);
+    if (handle.write(bytes, { at: 0 }) !== bytes.length) throw new DOMException('short write', 'QuotaExceededError');
+    handle.flush();
+  } finally {
+    handle.close();
+  }
 }
 
 /** Another tab's handle may be about to close: a few tries. */

@@ -5,6 +5,7 @@ import * as shared from '../../wasm/shared.js';
 import * as single from '../../wasm/single.js';
 import type { Gpu } from './gpu.js';
 import { setFallback } from './sha256.js';
+import { chooseVariants } from './tuning.js';
 
 /** The engine's functions and classes, the same in every module. */
 export type Glue = typeof single;
@@ -115,17 +116,20 @@ export interface Target {
   gpu: Gpu | undefined;
   /** For the engine, in JSON. */
   options: string;
+  /** Whether a GPU that is clearly slower than the CPU may be refused. */
+  mayRefuse: boolean;
 }
 
 /** Checks a header and makes room for its data: on the GPU, if it computes rightly, or in the engine's memory. */
-export async function destination(wasm: Wasm, name: string, header: Uint8Array, { gpu, options }: Target): Promise<Destination> {
+export async function destination(wasm: Wasm, name: string, header: Uint8Array, target: Target): Promise<Destination> {
+  const { gpu, options } = target;
   if (!gpu) return ArtifactMemory.of(wasm, name, header, options);
-  const of = (dot4: boolean) => GpuModel.of(wasm, gpu, (glue) => new glue.GpuArtifact(name, header, gpu, options, dot4));
-  if (!gpu.hasDot4) return of(false);
-  // The next variant, if this one computes wrongly.
-  return of(true).catch((error: unknown) => {
+  const choice = await chooseVariants(wasm, name, header, gpu, target);
+  const of = (choice?: string) => GpuModel.of(wasm, gpu, (glue) => new glue.GpuArtifact(name, header, gpu, options, choice));
+  // The variants that ask for nothing, if these compute wrongly.
+  return of(choice).catch((error: unknown) => {
     if (gpu.hasFailed) throw error;
-    return of(false);
+    return of();
   });
 }
 
@@ -150,8 +154,9 @@ export class GpuModel implements Destination {
   }
 
   /** Moves a model that is whole in memory, which is used up. */
-  static from(wasm: Wasm, artifact: ArtifactMemory, gpu: Gpu, options: string): Promise<GpuModel> {
-    return GpuModel.of(wasm, gpu, (glue) => glue.GpuArtifact.of(artifact.release(), gpu, options, gpu.hasDot4));
+  static async from(wasm: Wasm, name: string, artifact: ArtifactMemory, gpu: Gpu, target: Target): Promise<GpuModel> {
+    const choice = await chooseVariants(wasm, name, artifact.header(), gpu, target);
+    return GpuModel.of(wasm, gpu, (glue) => glue.GpuArtifact.of(artifact.release(), gpu, target.options, choice));
   }
 
   /** This, after the GPU has been compared with the CPU; throws when it computes wrongly. */

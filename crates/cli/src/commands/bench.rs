@@ -68,7 +68,7 @@ impl Bench {
             let loaded = source.load_on(&arguments, Timed::new)?;
             task.measure(loaded, |backend| backend.take().to_vec())
         } else {
-            source.run(self.device.device, &arguments, task)
+            source.run(self.device, &arguments, task)
         }
     }
 }

@@ -24,7 +24,7 @@ pub struct Chat {
 
 impl Chat {
     pub fn run(&self) -> Result<()> {
-        model::open(&self.model.model)?.run(self.device.device, &self.model, self)
+        model::open(&self.model.model)?.run(self.device, &self.model, self)
     }
 }
 

@@ -30,7 +30,7 @@ impl CompareLogits {
         let source = model::open(&self.model.model)?;
         let found = match self.exact {
             true => self.run_on(source.load_exact(&self.model)?)?,
-            false => source.run(self.device.device, &self.model, self)?,
+            false => source.run(self.device, &self.model, self)?,
         };
         if expected.len() != found.len() {
             return Err(Error::Reference {

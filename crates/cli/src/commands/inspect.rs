@@ -7,7 +7,7 @@ use lowbit_core::container::{Artifact, Header, MatrixEntry};
 use lowbit_engine::arch::{Llama, llama};
 use lowbit_engine::kv_cache::KvCache;
 use lowbit_engine::synthetic::Synthetic;
-use lowbit_gpu::{Cost, Dispatch, Dry, GpuBackend, Plan};
+use lowbit_gpu::{Choice, Cost, Dispatch, Dry, GpuBackend, Kernels, Plan};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
@@ -54,13 +54,14 @@ impl Run {
 }
 
 /// What a GPU is told for `rows` tokens from the first position on, with the logits of the last.
-fn plan(header: &Header, rows: usize) -> Result<Plan> {
+fn plan(header: &Header, rows: usize, kernels: Kernels) -> Result<Plan> {
     let config = llama::parse(&header.manifest.config)?;
     if rows > config.context_length {
         return Err(lowbit_engine::Error::ContextFull { tokens: rows, context: config.context_length }.into());
     }
     let format = |name: &str| header.matrix(name).map_or(Format::F32, |(entry, _)| entry.format);
-    let (weights, mut device) = (Synthetic::zeros(&config, format), GpuBackend::new(Dry::default()));
+    let (weights, mut device) =
+        (Synthetic::zeros(&config, format), GpuBackend::with(Dry::default(), kernels));
     let mut cache = KvCache::new(&device, config.n_layers, config.attention(), rows)?;
     let mut llama = Llama::load(config, &weights, &device, rows)?;
     llama.forward(&mut device, &mut cache, &vec![0; rows], 0, rows - 1..rows, None)?;
@@ -73,14 +74,16 @@ impl Inspect {
     }
 
     fn show_plan(&self) -> Result<()> {
-        let plan = plan(&model::header(&self.model)?, self.rows.get())?;
+        let kernels = Kernels::default();
+        let plan = plan(&model::header(&self.model)?, self.rows.get(), kernels)?;
         if !self.json {
-            return output::line(&plan.to_string());
+            return output::line(&format!("{}\n{plan}", Choice::fixed(kernels)));
         }
         let dispatches: Vec<Run> = plan.dispatches.iter().map(Run::of).collect();
         let Cost { weights, others, macs } = plan.cost();
         output::json(&serde_json::json!({
             "rows": self.rows,
+            "kernels": Choice::fixed(kernels).to_string(),
             "totals": { "dispatches": dispatches.len(), "weights": weights, "others": others, "macs": macs },
             "dispatches": dispatches,
         }))

@@ -6,7 +6,7 @@
 //! A GPU computes with floats, in sums of another order. It is held to a bound instead: the KL divergence of its logits
 //! from those that the first instruction set gives with a16.
 
-use crate::args::{Device, ModelArgs};
+use crate::args::{Device, DeviceArgs, ModelArgs};
 use crate::compare::Distance;
 use crate::error::{Error, Result};
 use crate::model::{Job, Loaded};
@@ -220,8 +220,9 @@ impl Job for &Parity {
 }
 
 impl Place {
-    fn device(self) -> Device {
-        if self == Self::Gpu { Device::Gpu } else { Device::Cpu }
+    fn device(self) -> DeviceArgs {
+        let device = if self == Self::Gpu { Device::Gpu } else { Device::Cpu };
+        DeviceArgs { device, retune: false }
     }
 }
 

@@ -41,7 +41,7 @@ impl Perplexity {
         let windows = Windows { command: self, text: &text };
         let nll = match self.exact {
             true => windows.run_on(source.load_exact(&arguments)?)?,
-            false => source.run(self.device.device, &arguments, windows)?,
+            false => source.run(self.device, &arguments, windows)?,
         };
         let perplexity = (nll.iter().sum::<f64>() / nll.len() as f64).exp();
         if self.model.json {

@@ -33,7 +33,7 @@ struct Report<'a> {
 
 impl Run {
     pub fn run(&self) -> Result<()> {
-        model::open(&self.model.model)?.run(self.device.device, &self.model, self)
+        model::open(&self.model.model)?.run(self.device, &self.model, self)
     }
 }
 

@@ -166,6 +166,6 @@ pub fn dequantized(x: &[f32]) -> Vec<f64> {
 
 /// The variants that tests run with.
 pub const KERNELS: [Kernels; 2] = [
-    Kernels { products: Products::Float, gemm_rows: 16 },
-    Kernels { products: Products::Dot4, gemm_rows: 16 },
+    Kernels { products: Products::Float, gemm_rows: 16, split: 128 },
+    Kernels { products: Products::Dot4, gemm_rows: 16, split: 128 },
 ];

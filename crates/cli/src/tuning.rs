@@ -1,0 +1,53 @@
+//! Which variants of the shaders a GPU uses: measured once for a device and a model, and remembered.
+
+use crate::error::{Error, Result};
+use crate::{cache, whole_file};
+use lowbit_core::container::Header;
+use lowbit_engine::{Probe, ProbeShape, ProbeTime};
+use lowbit_gpu::{Choice, GpuBackend, Kernels, Key, Native, Origin, Record, Timing, Tuning};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The variants for a model on `native`. They are measured where nothing is remembered, unless software acts as the GPU,
+/// which is slow whatever it runs; `again` measures in any case. What cannot be measured is as it is fixed.
+pub fn choose(native: &Native, header: &Header, again: bool) -> Choice {
+    let found = || {
+        let shape = ProbeShape::new(header)?;
+        let key = Key::new(native.identity(), shape.to_string(), false);
+        let path = path(&key)?;
+        let known = || Record::read(&std::fs::read_to_string(&path).ok()?, &key);
+        let (record, origin) = match known().filter(|_| !again) {
+            Some(record) => (record, Origin::Remembered),
+            None if native.is_software() && !again => return Ok(Choice::fixed(Kernels::default())),
+            None => (measure(&shape, key.clone())?, Origin::Measured),
+        };
+        if origin == Origin::Measured {
+            // Without a place to keep it, it is measured again.
+            let _ = whole_file::write(&path, |mut file| {
+                file.write_all(record.to_json().as_bytes()).map_err(|e| Error::io(&path, e))
+            });
+        }
+        Ok(Choice::of(&record, origin, 1))
+    };
+    found().unwrap_or_else(|_: Error| Choice::fixed(Kernels::default()))
+}
+
+/// Where the record of that name is kept.
+fn path(key: &Key) -> Result<PathBuf> {
+    let folder = cache::dir()?.join("tuning");
+    std::fs::create_dir_all(&folder).map_err(|e| Error::io(&folder, e))?;
+    Ok(folder.join(format!("{key}.json")))
+}
+
+/// Measures on a device of its own: what fails there, or stays in its memory, is gone with it.
+fn measure(shape: &ProbeShape, key: Key) -> Result<Record> {
+    let mut device = GpuBackend::new(Native::new()?);
+    let mut probe = Probe::new(shape, &device)?;
+    let mut tuning = Tuning::new(false, shape.last_position(), Tuning::BUDGET);
+    let result = tuning.poll(&mut device, |device, trial| {
+        let timing = |ProbeTime { step, spent }| Timing { step, spent };
+        probe.poll(device, trial.rows, trial.pos).map_ok(timing)
+    });
+    lowbit_core::backend::at_once(result)?;
+    Ok(Record::new(key, tuning.kernels(), tuning.token(shape.share()), None))
+}

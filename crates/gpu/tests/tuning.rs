@@ -1,0 +1,69 @@
+//! A search for the quickest variants on the GPU of the machine: that it ends, whatever it finds.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use lowbit_core::Result;
+use lowbit_engine::{Probe, ProbeShape, ProbeTime};
+use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Plan, Products, Timing, Tuning};
+use lowbit_testing::TinyModel;
+use std::task::Poll;
+use std::time::Duration;
+use support::{artifact, native};
+
+/// A GPU that works in the background: results are not there when they are first asked for.
+struct Background {
+    native: Native,
+    is_ready: bool,
+}
+
+impl Executor for Background {
+    fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
+        self.native.buffer(what, bytes)
+    }
+    fn free(&mut self, buffer: BufferId) {
+        self.native.free(buffer);
+    }
+    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
+        self.native.write(buffer, offset, bytes);
+    }
+    fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
+        self.native.run(plan, pos)
+    }
+    fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
+        self.is_ready = false;
+        self.native.ask(buffer, bytes)
+    }
+    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
+        if std::mem::replace(&mut self.is_ready, true) { self.native.take() } else { Poll::Pending }
+    }
+}
+
+#[test]
+fn a_search_ends_with_variants_that_are_allowed() {
+    let shape = ProbeShape::new(artifact(&TinyModel::default()).header()).unwrap();
+    for dot4 in [false, true] {
+        let mut device = GpuBackend::new(Background { native: native(), is_ready: false });
+        let mut probe = Probe::new(&shape, &device).unwrap();
+        let mut tuning = Tuning::new(dot4, shape.last_position(), Duration::MAX);
+        let mut pending = 0;
+        loop {
+            let result = tuning.poll(&mut device, |device, trial| {
+                let timing = |ProbeTime { step, spent }| Timing { step, spent };
+                probe.poll(device, trial.rows, trial.pos).map_ok(timing)
+            });
+            match result {
+                Poll::Ready(result) => break result.unwrap(),
+                Poll::Pending => pending += 1,
+            }
+        }
+        assert!(tuning.is_complete() && pending > 5);
+        let kernels = tuning.kernels();
+        assert_eq!(device.kernels(), kernels);
+        assert!(dot4 || kernels.products == Products::Float);
+        assert!([8, 16, 32, 64, 128, 256].contains(&kernels.gemm_rows), "{kernels}");
+        assert!([64, 128, 256, 512].contains(&kernels.split), "{kernels}");
+        assert!(tuning.token(shape.share()).is_some_and(|token| token > Duration::ZERO));
+    }
+}
