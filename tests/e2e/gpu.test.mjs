@@ -172,6 +172,7 @@ describe('with an adapter', () => {
     ['a product', 'terms[r] * scales', 'terms[r] * (scales * 1.01)', /Linear|Gated|Attention|Logits/],
     ['the softmax', 'weight = exp(', 'weight = exp2(', /Attention/],
     ['a product of many rows', 'codes[k] * scales + mins', 'codes[k] * scales - mins', /of 33 rows/],
+    ['the choice of the largest logits', 'a.id < b.id', 'a.id > b.id', /TopK/],
     ['a shader that does not compile', 'fn main(', 'fn main(((', /shader/],
   ]) {
     test(`a wrong kernel (${what}) is found before it is used`, async () => {

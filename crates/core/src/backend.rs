@@ -10,9 +10,13 @@ mod tests;
 
 pub use cpu::{CpuBackend, Tensor};
 
-use std::task::Poll;
+use std::task::{Poll, ready};
 
+use crate::candidates::{Candidate, top_k};
 use crate::{Error, PackedMatrix, Result};
+
+/// So many of the largest logits can be asked for, at most.
+pub const MAX_TOP_K: usize = 128;
 
 /// The non-linearity of a gated feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +148,29 @@ pub trait Backend {
         norm: Norm<'_, Self::Vector>,
         output: &Self::Matrix,
     ) -> Result<()>;
+
+    /// Asks for the `k` largest logits of a row of `x`, 1 to [`MAX_TOP_K`], which a device may choose on its own so that little
+    /// leaves it. They are taken by [`Self::take_top_k`].
+    fn top_k(
+        &mut self,
+        x: &Self::Tensor,
+        row: usize,
+        norm: Norm<'_, Self::Vector>,
+        output: &Self::Matrix,
+        k: usize,
+    ) -> Result<()> {
+        let _ = k;
+        self.logits(x, row..row + 1, norm, output)
+    }
+
+    /// The `k` largest logits, as many as were asked for last, in [`Candidate::order`]; all, where there are fewer. Pending as
+    /// in [`Self::take`].
+    fn take_top_k(&mut self, k: usize, top: &mut Vec<Candidate>) -> Poll<Result<()>> {
+        let mut logits = Vec::new();
+        ready!(self.take(&mut logits))?;
+        top_k(&logits, k, top);
+        Poll::Ready(Ok(()))
+    }
 
     /// Asks for the values of a tensor, for comparisons.
     fn fetch(&mut self, x: &Self::Tensor) -> Result<()>;

@@ -24,6 +24,7 @@
 pub mod activation;
 pub mod backend;
 pub mod buffer;
+pub mod candidates;
 pub mod container;
 pub mod error;
 pub mod format;

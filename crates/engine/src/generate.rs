@@ -4,7 +4,8 @@ use crate::sampler::Sampler;
 use crate::stop::StopStrings;
 use crate::utf8::Utf8Gate;
 use crate::{Error, Model, Result, SamplingOptions, Session};
-use lowbit_core::backend::{Backend, at_once};
+use lowbit_core::backend::{Backend, MAX_TOP_K, at_once};
+use lowbit_core::candidates::Candidate;
 use std::task::{Poll, ready};
 use web_time::{Duration, Instant};
 
@@ -101,6 +102,24 @@ pub struct Stats {
     pub decode_tok_s: f64,
 }
 
+/// What the next token is chosen from.
+enum Scores {
+    /// `[vocab_size]`
+    Logits(Vec<f32>),
+    /// So many of the largest, which are all that the choice depends on.
+    TopK(usize, Vec<Candidate>),
+}
+
+impl Scores {
+    /// Nothing yet, of what the sampler needs.
+    fn new(sampler: &Sampler, vocab_size: usize) -> Self {
+        match sampler.needs(vocab_size) {
+            Some(k) if k <= MAX_TOP_K => Self::TopK(k, Vec::new()),
+            _ => Self::Logits(Vec::new()),
+        }
+    }
+}
+
 /// An answer in the making. Holds neither model nor session: both are lent to every step, always the same ones.
 pub struct Generation {
     prompt: Vec<u32>,
@@ -109,7 +128,7 @@ pub struct Generation {
     sampler: Sampler,
     stop: StopStrings,
     utf8: Utf8Gate,
-    logits: Vec<f32>,
+    scores: Scores,
     /// Chosen, but not yet run.
     pending: Option<u32>,
     generated: Vec<u32>,
@@ -156,9 +175,9 @@ impl Generation {
             stop: StopStrings::new(options.stop.clone())?,
             prompt,
             options,
+            scores: Scores::new(&sampler, vocab_size),
             sampler,
             utf8: Utf8Gate::default(),
-            logits: Vec::new(),
             pending: None,
             generated: Vec::new(),
             passes: 0,
@@ -213,11 +232,6 @@ impl Generation {
         self.finished
     }
 
-    /// The logits that the last token was chosen from, `[vocab_size]`, before any change by the sampler; empty before.
-    pub fn logits(&self) -> &[f32] {
-        &self.logits
-    }
-
     /// What the answer has cost so far.
     pub fn stats(&self) -> Stats {
         let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
@@ -236,7 +250,7 @@ impl Generation {
         }
     }
 
-    /// One forward pass with the logits of the last token, if they are `wanted`.
+    /// One forward pass, with what the sampler needs of the logits of the last token, if that is `wanted`.
     fn pass<B: Backend>(
         &mut self,
         model: &mut Model<B>,
@@ -244,8 +258,11 @@ impl Generation {
         ids: &[u32],
         wanted: bool,
     ) -> Poll<Result<()>> {
-        let from = if wanted { ids.len() - 1 } else { ids.len() };
-        model.poll(session, ids, from..ids.len(), &mut self.logits)
+        match &mut self.scores {
+            _ if !wanted => model.poll(session, ids, 0..0, &mut Vec::new()),
+            Scores::Logits(logits) => model.poll(session, ids, ids.len() - 1..ids.len(), logits),
+            Scores::TopK(k, top) => model.poll_top_k(session, ids, *k, top),
+        }
     }
 
     fn run_chunk<B: Backend>(
@@ -280,9 +297,12 @@ impl Generation {
         Poll::Ready(self.choose(model))
     }
 
-    /// Chooses a token from the logits.
+    /// Chooses a token.
     fn choose<B: Backend>(&mut self, model: &Model<B>) -> Result<Event> {
-        let id = self.sampler.sample(&self.logits)?;
+        let id = match &self.scores {
+            Scores::Logits(logits) => self.sampler.sample(logits)?,
+            Scores::TopK(_, top) => self.sampler.sample_top(top)?,
+        };
         self.sampler.accept(id);
         if !self.options.ignore_eos && model.codec().is_end(id) {
             return Ok(self.finish(FinishReason::Stop));

@@ -2,6 +2,7 @@
 
 use crate::sampler::argmax;
 use crate::{Error, Result};
+use lowbit_core::candidates::top_k;
 
 /// The log-softmax of one position's logits, `[vocab_size]`.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +34,9 @@ impl<'a> LogProbs<'a> {
 
     /// The `n` most probable tokens, most probable first (of equals the lower id), with their logarithms.
     pub fn top(&self, n: usize) -> Vec<(u32, f64)> {
-        crate::sampler::top(self.logits, n)
-            .into_iter()
-            .map(|(id, logit)| (id, f64::from(logit) - self.log_sum))
-            .collect()
+        let mut top = Vec::new();
+        top_k(self.logits, n, &mut top);
+        top.iter().map(|c| (c.id, f64::from(c.logit) - self.log_sum)).collect()
     }
 
     /// Kullback-Leibler divergence of `other` from this distribution, in nats: `sum(p * (log p - log q))`.

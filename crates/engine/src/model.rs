@@ -1,12 +1,13 @@
 //! A model ready to talk: weights on a device, tokenizer and chat template.
 
 use crate::Message;
-use crate::arch::llama::Observer;
+use crate::arch::llama::{Observer, Wanted};
 use crate::arch::{self, Llama, LlamaConfig, Weights};
 use crate::codec::Codec;
 use crate::kv_cache::{KvCache, bytes_per_position};
 use crate::{Error, GenerateOptions, Generation, Result, Session};
 use lowbit_core::backend::{Backend, at_once};
+use lowbit_core::candidates::Candidate;
 use lowbit_core::container::{Artifact, Header};
 use std::ops::Range;
 use std::task::Poll;
@@ -139,7 +140,7 @@ impl<B: Backend> Model<B> {
         logits: &mut Vec<f32>,
         observer: Option<Observer<'_>>,
     ) -> Result<()> {
-        self.submit(session, ids, wanted, observer)?;
+        self.submit(session, ids, wanted.into(), observer)?;
         at_once(self.collect(session, logits))
     }
 
@@ -153,9 +154,24 @@ impl<B: Backend> Model<B> {
         logits: &mut Vec<f32>,
     ) -> Poll<Result<()>> {
         if session.running.is_empty() {
-            self.submit(session, ids, wanted, None)?;
+            self.submit(session, ids, wanted.into(), None)?;
         }
         self.collect(session, logits)
+    }
+
+    /// As [`Self::poll`], for the `k` largest logits of the last of `ids`, in [`Candidate::order`]; at most
+    /// [`MAX_TOP_K`](lowbit_core::backend::MAX_TOP_K). A device may leave the others where they are.
+    pub fn poll_top_k(
+        &mut self,
+        session: &mut Session<B>,
+        ids: &[u32],
+        k: usize,
+        top: &mut Vec<Candidate>,
+    ) -> Poll<Result<()>> {
+        if session.running.is_empty() {
+            self.submit(session, ids, Wanted::TopK(k), None)?;
+        }
+        self.backend.take_top_k(k, top).map(|result| session.ran(result))
     }
 
     /// Asks the device for the residual stream of `ids` after some layers; see [`Llama::residual`]. The session's tokens
@@ -174,7 +190,7 @@ impl<B: Backend> Model<B> {
         &mut self,
         session: &mut Session<B>,
         ids: &[u32],
-        wanted: Range<usize>,
+        wanted: Wanted,
         observer: Option<Observer<'_>>,
     ) -> Result<()> {
         let pos = session.tokens.len();
@@ -185,12 +201,7 @@ impl<B: Backend> Model<B> {
     }
 
     fn collect(&mut self, session: &mut Session<B>, logits: &mut Vec<f32>) -> Poll<Result<()>> {
-        self.backend.take(logits).map(|result| {
-            let ran = std::mem::take(&mut session.running);
-            result?;
-            session.tokens.extend(ran);
-            Ok(())
-        })
+        self.backend.take(logits).map(|result| session.ran(result))
     }
 }
 

@@ -20,7 +20,7 @@
 //! portable `exp`, summed in a fixed order, and the random numbers are SplitMix64's.
 
 use crate::{Error, Result};
-use std::cmp::Ordering;
+use lowbit_core::candidates::{Candidate, first, top_k};
 use std::collections::VecDeque;
 
 /// How tokens are chosen. The default is greedy, and with a temperature what suits small chat models.
@@ -100,6 +100,21 @@ impl Sampling {
                 || self.presence_penalty != 0.0
                 || self.frequency_penalty != 0.0)
     }
+
+    /// Whether penalties never raise a logit.
+    fn only_lowers(&self) -> bool {
+        self.repetition_penalty >= 1.0 && self.presence_penalty >= 0.0 && self.frequency_penalty >= 0.0
+    }
+
+    /// The logit of a token that stands `times` times in the window.
+    fn penalised(&self, logit: f32, times: usize) -> f32 {
+        if times == 0 {
+            return logit;
+        }
+        let scaled =
+            if logit > 0.0 { logit / self.repetition_penalty } else { logit * self.repetition_penalty };
+        scaled - (times as f32 * self.frequency_penalty + self.presence_penalty)
+    }
 }
 
 /// Chooses tokens. Holds the random sequence and the window of the penalties.
@@ -111,20 +126,6 @@ pub struct Sampler {
     penalised: Vec<f32>,
     candidates: Vec<Candidate>,
     weights: Vec<f64>,
-}
-
-/// A token that may be chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Candidate {
-    id: u32,
-    logit: f32,
-}
-
-impl Candidate {
-    /// Most probable first, of equals the lower id.
-    fn order(a: &Self, b: &Self) -> Ordering {
-        b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
-    }
 }
 
 /// A weight below `exp(-CUTOFF)` of the largest is taken as 0: it is lost in the rounding of any sum.
@@ -156,6 +157,18 @@ impl Sampler {
         self.window.push_back(id);
     }
 
+    /// How many of the largest of `vocab_size` logits are all that the choice depends on; nothing when it may depend on any.
+    pub fn needs(&self, vocab_size: usize) -> Option<usize> {
+        let Sampling { penalty_window, .. } = self.sampling;
+        let kept = self.kept(vocab_size)?;
+        if !self.sampling.penalises() {
+            return Some(kept);
+        }
+        // Penalties change the tokens of the window only. Where they lower them, others come forward, but no more than
+        // have fallen behind.
+        self.sampling.only_lowers().then(|| kept.saturating_add(penalty_window).min(vocab_size))
+    }
+
     /// Chooses from `logits`, `[vocab_size]`. `-inf` is a token that must not be chosen.
     ///
     /// # Errors
@@ -168,93 +181,124 @@ impl Sampler {
         } else {
             logits
         };
-        let chosen = self.choose(logits);
+        let best = self.collect(logits);
         self.penalised = penalised;
-        chosen
+        Ok(self.draw(best?))
     }
 
-    fn choose(&mut self, logits: &[f32]) -> Result<u32> {
-        let best = argmax(logits)?;
-        if self.sampling.temperature == 0.0 {
-            return Ok(best);
+    /// Chooses from the first [`Self::needs`] logits in [`Candidate::order`] what [`Self::sample`] chooses from all.
+    ///
+    /// # Errors
+    /// As in [`Self::sample`].
+    pub fn sample_top(&mut self, top: &[Candidate]) -> Result<u32> {
+        self.candidates.clear();
+        self.candidates.extend_from_slice(top);
+        if self.sampling.penalises() {
+            let Self { sampling, window, candidates, .. } = self;
+            for candidate in candidates.iter_mut() {
+                let times = window.iter().filter(|id| **id == candidate.id).count();
+                candidate.logit = sampling.penalised(candidate.logit, times);
+            }
+            candidates.sort_unstable_by(Candidate::order);
         }
-        self.collect(logits, logits[best as usize]);
-        Ok(self.draw(logits[best as usize]))
+        let best = self.truncate(self.kept(usize::MAX).unwrap_or(usize::MAX))?;
+        Ok(self.draw(best))
+    }
+
+    /// Tokens that stay in step 2, or the one of greedy decoding; nothing when all do.
+    fn kept(&self, vocab_size: usize) -> Option<usize> {
+        let Sampling { temperature, top_k, .. } = self.sampling;
+        let kept = if temperature == 0.0 { 1 } else { top_k };
+        Some(kept).filter(|kept| (1..vocab_size).contains(kept))
     }
 
     /// Step 1, into `out`.
     fn penalise(&self, logits: &[f32], out: &mut Vec<f32>) {
-        let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
         out.clear();
         out.extend_from_slice(logits);
         let mut ids: Vec<u32> = self.window.iter().copied().collect();
         ids.sort_unstable();
         for same in ids.chunk_by(|a, b| a == b) {
             let Some(logit) = out.get_mut(same[0] as usize) else { continue };
-            if *logit > 0.0 {
-                *logit /= repetition_penalty;
-            } else {
-                *logit *= repetition_penalty;
-            }
-            *logit -= same.len() as f32 * frequency_penalty + presence_penalty;
+            *logit = self.sampling.penalised(*logit, same.len());
         }
     }
 
-    /// Steps 2 to 4: fills `candidates`, most probable first, or by id when nothing had to be sorted.
-    fn collect(&mut self, logits: &[f32], best: f32) {
-        let Sampling { top_k, top_p, min_p, .. } = self.sampling;
-        let limit = if top_k == 0 { logits.len() } else { top_k.min(logits.len()) };
-        if top_p < 1.0 {
-            self.collect_top_p(logits, best, limit);
-        } else if limit < logits.len() {
-            largest(logits, limit, &mut self.candidates);
+    /// Steps 2 to 4: fills `candidates`, most probable first, or by id when nothing had to be sorted. Returns the largest
+    /// logit.
+    fn collect(&mut self, logits: &[f32]) -> Result<f32> {
+        if let Some(kept) = self.kept(logits.len()) {
+            top_k(logits, kept, &mut self.candidates);
+            return self.truncate(kept);
+        }
+        let best = usable(first(logits))?;
+        if self.sampling.top_p < 1.0 {
+            self.collect_top_p(logits, best);
         } else {
             self.candidates.clear();
             self.candidates.extend((0..).zip(logits).map(|(id, &logit)| Candidate { id, logit }));
         }
-        if min_p > 0.0 {
-            self.candidates.retain(|c| weight(c.logit, best, 1.0) >= f64::from(min_p));
+        self.truncate_min_p(best);
+        Ok(best)
+    }
+
+    /// Steps 2 to 4 of `candidates` that are in order. Returns the largest logit.
+    fn truncate(&mut self, kept: usize) -> Result<f32> {
+        let best = usable(self.candidates.first().copied())?;
+        self.candidates.truncate(kept);
+        if self.sampling.top_p < 1.0 {
+            let total = self.candidates.iter().map(|c| weight(c.logit, best, 1.0)).sum();
+            self.truncate_top_p(best, total);
+        }
+        self.truncate_min_p(best);
+        Ok(best)
+    }
+
+    /// Step 3 for all logits. It takes more and more of the largest until they suffice, so that the whole vocabulary is
+    /// sorted only when it must be.
+    fn collect_top_p(&mut self, logits: &[f32], best: f32) {
+        let total = logits.iter().map(|&logit| weight(logit, best, 1.0)).sum();
+        let mut taken = logits.len().min(256);
+        loop {
+            top_k(logits, taken, &mut self.candidates);
+            if self.truncate_top_p(best, total) || taken == logits.len() {
+                return;
+            }
+            taken = logits.len().min(taken * 8);
         }
     }
 
-    /// Steps 2 and 3. Without a top-k it takes more and more of the largest logits until they suffice, so that the whole
-    /// vocabulary is sorted only when it must be.
-    fn collect_top_p(&mut self, logits: &[f32], best: f32, limit: usize) {
-        let share = |logit: f32| weight(logit, best, 1.0);
-        let all = limit == logits.len();
-        let mut taken = if all { limit.min(256) } else { limit };
-        largest(logits, taken, &mut self.candidates);
-        let total: f64 = if all {
-            logits.iter().map(|&logit| share(logit)).sum()
-        } else {
-            self.candidates.iter().map(|c| share(c.logit)).sum()
-        };
+    /// Step 3 of `candidates`, of all of which the weights add up to `total`. Returns whether there are enough of them.
+    fn truncate_top_p(&mut self, best: f32, total: f64) -> bool {
         let enough = f64::from(self.sampling.top_p) * total;
-        loop {
-            let mut sum = 0.0;
-            let last = self.candidates.iter().position(|c| {
-                sum += share(c.logit);
-                sum >= enough
-            });
-            if let Some(last) = last {
-                return self.candidates.truncate(last + 1);
-            }
-            if taken == limit {
-                return;
-            }
-            taken = limit.min(taken * 8);
-            largest(logits, taken, &mut self.candidates);
+        let mut sum = 0.0;
+        let last = self.candidates.iter().position(|c| {
+            sum += weight(c.logit, best, 1.0);
+            sum >= enough
+        });
+        self.candidates.truncate(last.map_or(usize::MAX, |last| last + 1));
+        last.is_some()
+    }
+
+    /// Step 4 of `candidates`.
+    fn truncate_min_p(&mut self, best: f32) {
+        let min_p = f64::from(self.sampling.min_p);
+        if min_p > 0.0 {
+            self.candidates.retain(|c| weight(c.logit, best, 1.0) >= min_p);
         }
     }
 
     /// Step 5. `candidates` holds `best` and so is not empty.
     fn draw(&mut self, best: f32) -> u32 {
         let temperature = self.sampling.temperature;
+        let mut chosen = self.candidates[0].id;
+        if temperature == 0.0 {
+            return chosen;
+        }
         self.weights.clear();
         self.weights.extend(self.candidates.iter().map(|c| weight(c.logit, best, temperature)));
         let total: f64 = self.weights.iter().sum();
         let mut rest = self.random.unit() * total;
-        let mut chosen = self.candidates[0].id;
         for (candidate, &weight) in self.candidates.iter().zip(&self.weights) {
             if weight > 0.0 {
                 chosen = candidate.id;
@@ -279,64 +323,20 @@ fn weight(logit: f32, best: f32, temperature: f32) -> f64 {
 /// # Errors
 /// When a logit is NaN or `+inf`, or when none is finite.
 pub fn argmax(logits: &[f32]) -> Result<u32> {
-    const LANES: usize = 16;
-    let mut largest = [f32::NEG_INFINITY; LANES];
-    let mut nan = [false; LANES];
-    let (rows, rest) = logits.as_chunks::<LANES>();
-    for row in rows {
-        for lane in 0..LANES {
-            nan[lane] |= row[lane].is_nan();
-            largest[lane] = if row[lane] > largest[lane] { row[lane] } else { largest[lane] };
-        }
-    }
-    let best = largest.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-    if nan.contains(&true) || rest.iter().any(|x| x.is_nan()) || !best.is_finite() {
-        return Err(unusable(logits));
-    }
-    let at = logits.iter().position(|&x| x == best).unwrap_or_default();
-    Ok(at as u32)
+    let first = first(logits);
+    usable(first)?;
+    Ok(first.map_or(0, |first| first.id))
 }
 
-fn unusable(logits: &[f32]) -> Error {
-    let strange = |x: &f32| x.is_nan() || *x == f32::INFINITY;
-    let problem = match logits.iter().position(strange) {
-        Some(id) => format!("that of token {id} is {}", logits[id]),
-        None => format!("none of {} is a finite number", logits.len()),
-    };
-    Error::Logits { problem }
-}
-
-/// The `k` largest of `logits`, largest first, in time linear in their number. `k` is at least 1.
-fn largest(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
-    let keep = |out: &mut Vec<Candidate>| {
-        if out.len() > k {
-            out.select_nth_unstable_by(k - 1, Candidate::order);
-            out.truncate(k);
+/// The largest logit, which is that of the first of all tokens in order, if one can be chosen.
+fn usable(first: Option<Candidate>) -> Result<f32> {
+    match first {
+        Some(Candidate { logit, .. }) if logit.is_finite() => Ok(logit),
+        Some(Candidate { id, logit }) if logit != f32::NEG_INFINITY => {
+            Err(Error::Logits { problem: format!("that of token {id} is {logit}") })
         }
-    };
-    out.clear();
-    // Ids rise, so a later logit must exceed the k-th largest so far to be among the k.
-    let mut threshold = None;
-    for (id, &logit) in (0..).zip(logits) {
-        if threshold.is_none_or(|least| logit > least) {
-            out.push(Candidate { id, logit });
-            if out.len() == 2 * k {
-                keep(out);
-                threshold = Some(out[k - 1].logit);
-            }
-        }
+        _ => Err(Error::Logits { problem: "none is a finite number".to_owned() }),
     }
-    keep(out);
-    out.sort_unstable_by(Candidate::order);
-}
-
-/// The `n` largest of `logits` with their ids, largest first, of equals the lower id.
-pub(crate) fn top(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
-    let mut found = Vec::new();
-    if n > 0 {
-        largest(logits, n.min(logits.len()).max(1), &mut found);
-    }
-    found.into_iter().map(|c| (c.id, c.logit)).collect()
 }
 
 /// The generator SplitMix64 (Steele, Lea and Flood, 2014): a Weyl sequence through a mixing function.

@@ -13,7 +13,7 @@ fn sampler(sampling: Sampling) -> Sampler {
 /// The ids that can be drawn at all, in rising order.
 fn possible(sampling: Sampling, logits: &[f32]) -> Vec<u32> {
     let mut sampler = sampler(sampling);
-    sampler.collect(logits, logits[argmax(logits).unwrap() as usize]);
+    sampler.collect(logits).unwrap();
     let mut ids: Vec<u32> = sampler.candidates.iter().map(|c| c.id).collect();
     ids.sort_unstable();
     ids
@@ -33,18 +33,6 @@ fn the_random_sequence_is_splitmix64() {
 }
 
 #[test]
-fn argmax_takes_the_first_of_equals_in_every_lane() {
-    for at in 0..40 {
-        for n in at + 1..41 {
-            let mut logits = vec![-3.5; n];
-            logits[at..].fill(2.0);
-            assert_eq!(argmax(&logits).unwrap(), at as u32, "{at} of {n}");
-        }
-    }
-    assert_eq!(argmax(&[f32::NEG_INFINITY, -1e30]).unwrap(), 1);
-}
-
-#[test]
 fn unusable_logits_are_errors() {
     for (bad, text) in [(f32::NAN, "that of token"), (f32::INFINITY, "that of token")] {
         for at in [0, 15, 16, 33] {
@@ -52,10 +40,14 @@ fn unusable_logits_are_errors() {
             logits[at] = bad;
             let error = sampler(plain()).sample(&logits).unwrap_err();
             assert_eq!(error.code(), "bad-logits");
+            let top = [Candidate { id: at as u32, logit: bad }];
+            let of_top = sampler(Sampling::greedy()).sample_top(&top).unwrap_err();
+            assert_eq!(of_top.to_string(), error.to_string());
             assert!(error.to_string().contains(&format!("{text} {at} is")), "{error}");
         }
     }
     assert!(sampler(Sampling::greedy()).sample(&[]).is_err());
+    assert!(sampler(Sampling::greedy()).sample_top(&[]).is_err());
     assert!(sampler(plain()).sample(&[f32::NEG_INFINITY; 3]).is_err());
 }
 
@@ -202,18 +194,61 @@ fn a_window_of_nothing_penalises_nothing() {
     assert_eq!(sampler.sample(&[0.0, 1.0]).unwrap(), 1);
 }
 
+#[test]
+fn what_decides_is_told() {
+    let top_k = |top_k| Sampling { top_k, ..plain() };
+    let penalties = |sampling| Sampling { repetition_penalty: 1.5, penalty_window: 7, ..sampling };
+    for (sampling, needs) in [
+        (Sampling::greedy(), Some(1)),
+        (top_k(20), Some(20)),
+        // By id, when all stay: their order would be another one.
+        (top_k(100), None),
+        (top_k(0), None),
+        (penalties(Sampling::greedy()), Some(8)),
+        (penalties(top_k(20)), Some(27)),
+        (penalties(top_k(95)), Some(100)),
+        (Sampling { presence_penalty: -1.0, ..Sampling::greedy() }, None),
+        (Sampling { frequency_penalty: -1.0, ..penalties(top_k(20)) }, None),
+        (Sampling { repetition_penalty: 0.5, ..top_k(20) }, None),
+        (Sampling { repetition_penalty: 0.5, penalty_window: 0, ..top_k(20) }, Some(20)),
+    ] {
+        assert_eq!(sampler(sampling.clone()).needs(100), needs, "{sampling:?}");
+    }
+}
+
 proptest! {
     #[test]
-    fn selection_equals_sorting(logits in prop::collection::vec(-4i8..4, 1..300), k in 1usize..300) {
-        let logits: Vec<f32> = logits.into_iter().map(f32::from).collect();
-        let k = k.min(logits.len());
-        let mut expected: Vec<Candidate> =
-            (0..).zip(&logits).map(|(id, &logit)| Candidate { id, logit }).collect();
-        expected.sort_by(Candidate::order);
-        expected.truncate(k);
-        let mut found = Vec::new();
-        largest(&logits, k, &mut found);
-        prop_assert_eq!(found, expected);
+    fn the_largest_decide_as_all_do(
+        logits in prop::collection::vec(-40i8..40, 2..400),
+        window in prop::collection::vec(0u32..400, 0..20),
+        (top_k, top_p, min_p) in (1usize..50, 0.1f32..1.2, 0.0f32..0.3),
+        (temperature, repetition, presence, frequency) in (0.0f32..2.0, 0.5f32..2.0, 0.0f32..2.0, 0.0f32..1.0),
+        seed in 0u64..1000,
+    ) {
+        let logits: Vec<f32> = logits.into_iter().map(|x| f32::from(x) / 8.0).collect();
+        let mut all = sampler(Sampling {
+            temperature: if temperature < 0.5 { 0.0 } else { temperature },
+            top_k,
+            top_p: top_p.min(1.0),
+            min_p,
+            repetition_penalty: if repetition < 1.0 { 1.0 } else { repetition },
+            presence_penalty: presence,
+            frequency_penalty: frequency,
+            penalty_window: 8,
+            seed,
+        });
+        for id in window {
+            all.accept(id);
+        }
+        let Some(needs) = all.needs(logits.len()) else { return Ok(()) };
+        let (mut largest, mut few) = (Vec::new(), all.clone());
+        lowbit_core::candidates::top_k(&logits, needs, &mut largest);
+        for _ in 0..8 {
+            let id = all.sample(&logits).unwrap();
+            prop_assert_eq!(few.sample_top(&largest).unwrap(), id);
+            all.accept(id);
+            few.accept(id);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A conversation: which tokens' keys and values are in the cache.
 
+use crate::Result;
 use crate::kv_cache::KvCache;
 use lowbit_core::backend::Backend;
 
@@ -18,6 +19,14 @@ impl<B: Backend> Session<B> {
     /// An empty session.
     pub(crate) fn new(cache: KvCache<B>) -> Self {
         Self { cache, tokens: Vec::new(), running: Vec::new() }
+    }
+
+    /// What was submitted has ended: its tokens are in the cache, unless it failed.
+    pub(crate) fn ran(&mut self, result: lowbit_core::Result<()>) -> Result<()> {
+        let ran = std::mem::take(&mut self.running);
+        result?;
+        self.tokens.extend(ran);
+        Ok(())
     }
 
     /// The tokens in the cache.

@@ -1,6 +1,7 @@
 //! A backend that measures how long each op of another one takes.
 
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeTable};
+use lowbit_core::candidates::Candidate;
 use lowbit_core::{PackedMatrix, Result};
 use std::cell::Cell;
 use std::ops::Range;
@@ -155,6 +156,21 @@ impl<B: Backend> Backend for Timed<B> {
         output: &B::Matrix,
     ) -> Result<()> {
         self.time(Op::Head, |inner| inner.logits(x, rows, norm, output))
+    }
+
+    fn top_k(
+        &mut self,
+        x: &B::Tensor,
+        row: usize,
+        norm: Norm<'_, B::Vector>,
+        output: &B::Matrix,
+        k: usize,
+    ) -> Result<()> {
+        self.time(Op::Head, |inner| inner.top_k(x, row, norm, output, k))
+    }
+
+    fn take_top_k(&mut self, k: usize, top: &mut Vec<Candidate>) -> Poll<Result<()>> {
+        self.inner.take_top_k(k, top)
     }
 
     fn fetch(&mut self, x: &B::Tensor) -> Result<()> {

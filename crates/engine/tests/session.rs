@@ -5,6 +5,7 @@
 mod support;
 
 use lowbit_engine::oracle::Oracle;
+use lowbit_engine::sampler::Sampler;
 use lowbit_engine::{
     Event, FinishReason, GenerateOptions, Generation, Message, Model, SamplingOptions, Session,
 };
@@ -68,6 +69,36 @@ fn a_second_turn_costs_only_its_own_tokens_and_equals_a_fresh_one() {
     assert_eq!(generation.stats().reused_tokens, 25);
     let second = finish(generation, &mut model, &mut session).0;
     assert_eq!(second, fresh_answer(&mut model, &history, 6));
+}
+
+#[test]
+fn a_choice_from_the_largest_logits_is_that_from_all() {
+    let mut model = tiny_model(128);
+    let hot = SamplingOptions { temperature: Some(2.0), seed: Some(5), ..Default::default() };
+    for sampling in [
+        SamplingOptions::greedy(),
+        hot.clone(),
+        SamplingOptions { repetition_penalty: Some(1.5), ..hot.clone() },
+        SamplingOptions { top_k: Some(0), ..hot },
+    ] {
+        let options = GenerateOptions { sampling: sampling.clone(), ..options(30) };
+        let mut session = model.session().unwrap();
+        let generation = Generation::new(&model, &mut session, prompt(1, 20), options).unwrap();
+        let (tokens, ..) = finish(generation, &mut model, &mut session);
+
+        let mut sampler = Sampler::new(sampling.or(model.codec().sampling())).unwrap();
+        prompt(1, 20).into_iter().for_each(|id| sampler.accept(id));
+        let (mut next, mut logits) = (prompt(1, 20), Vec::new());
+        session.clear();
+        for (i, &token) in tokens.iter().enumerate() {
+            model.run(&mut session, &next, next.len() - 1..next.len(), &mut logits, None).unwrap();
+            let id = sampler.sample(&logits).unwrap();
+            assert_eq!(token, id, "token {i}, {sampling:?}");
+            sampler.accept(id);
+            next = vec![id];
+        }
+        assert_eq!(tokens.len(), 30);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::memory::{Device, Kv, Matrix, Rope, RowShape, Scratch, Tensor, Vector}
 use crate::plan::{BufferId, Cost, Plan};
 use crate::shader::Shader;
 use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
+use lowbit_core::candidates::Candidate;
 use lowbit_core::{Error, PackedMatrix, Result};
 
 /// A GPU as a backend.
@@ -35,8 +36,10 @@ pub(crate) struct Inner<E> {
     pub parts: Scratch,
     pub qkv: Tensor,
     logits: Tensor,
+    /// Of the largest logits, those that are left.
+    pub candidates: [Scratch; 2],
     last: Plan,
-    /// The shape of what was asked for; `None` when it was only the end.
+    /// The shape of the rows that were asked for; `None` when it was something else, or only the end.
     asked: Option<RowShape>,
 }
 
@@ -65,6 +68,7 @@ impl<E: Executor> GpuBackend<E> {
             parts,
             qkv,
             logits,
+            candidates: Default::default(),
             last,
             asked: None,
         };
@@ -108,16 +112,45 @@ impl<E: Executor> Inner<E> {
         Ok(())
     }
 
-    /// Runs what has been asked for, and asks for values in a buffer, or for the end.
-    fn ask(&mut self, buffer: BufferId, shape: Option<RowShape>) -> Result<()> {
+    /// Runs what has been asked for, and asks for the first bytes of a buffer, or, without any, for the end.
+    pub(crate) fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
         self.flush()?;
-        self.asked = shape;
-        self.device.executor.ask(buffer, shape.map_or(0, RowShape::bytes))
+        self.asked = None;
+        self.device.executor.ask(buffer, bytes)
+    }
+
+    /// Runs what has been asked for, and asks for rows.
+    fn ask_rows(&mut self, buffer: BufferId, shape: RowShape) -> Result<()> {
+        self.ask(buffer, shape.bytes())?;
+        self.asked = Some(shape);
+        Ok(())
+    }
+
+    /// `norm(x) * output` for some rows of `x`, in `self.logits`.
+    pub(crate) fn product_of_rows(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        norm: Norm<'_, Vector>,
+        output: &Matrix,
+    ) -> Result<BufferId> {
+        let x = self.normalise(x, rows.clone(), norm, self.kernels.forms(&[output.format]))?;
+        let to = self.logits.resize(&mut self.device, rows.len(), output.n)?;
+        self.plan.linear(self.kernels, &x, output, &self.logits, 0, false)?;
+        Ok(to)
     }
 }
 
 fn word(n: usize) -> Result<u32> {
     u32::try_from(n).or_else(|_| shape("GPU", format!("{n} is beyond 32 bits")))
+}
+
+/// Whether `x` has these rows.
+pub(crate) fn check_rows(x: &Tensor, rows: &Range<usize>) -> Result<()> {
+    if rows.start <= rows.end && rows.end <= x.rows {
+        return Ok(());
+    }
+    shape("logits", format!("rows {rows:?} of {}", x.rows))
 }
 
 pub(crate) fn shape<T>(what: &str, problem: String) -> Result<T> {
@@ -281,22 +314,32 @@ impl<E: Executor> Backend for GpuBackend<E> {
         norm: Norm<'_, Vector>,
         output: &Matrix,
     ) -> Result<()> {
-        if rows.start > rows.end || rows.end > x.rows {
-            return shape("logits", format!("rows {rows:?} of {}", x.rows));
-        }
+        check_rows(x, &rows)?;
         let inner = self.inner.get_mut();
         if rows.is_empty() {
-            return inner.ask(x.buffer()?, None);
+            return inner.ask(x.buffer()?, 0);
         }
-        let x = inner.normalise(x, rows.clone(), norm, inner.kernels.forms(&[output.format]))?;
-        let to = inner.logits.resize(&mut inner.device, rows.len(), output.n)?;
-        inner.plan.linear(inner.kernels, &x, output, &inner.logits, 0, false)?;
-        let shape = inner.logits.shape();
-        inner.ask(to, Some(shape))
+        let to = inner.product_of_rows(x, rows, norm, output)?;
+        inner.ask_rows(to, inner.logits.shape())
+    }
+
+    fn top_k(
+        &mut self,
+        x: &Tensor,
+        row: usize,
+        norm: Norm<'_, Vector>,
+        output: &Matrix,
+        k: usize,
+    ) -> Result<()> {
+        self.inner.get_mut().top_k(x, row, norm, output, k)
+    }
+
+    fn take_top_k(&mut self, _: usize, top: &mut Vec<Candidate>) -> Poll<Result<()>> {
+        self.inner.get_mut().take_top_k(top)
     }
 
     fn fetch(&mut self, x: &Tensor) -> Result<()> {
-        self.inner.get_mut().ask(x.buffer()?, Some(x.shape()))
+        self.inner.get_mut().ask_rows(x.buffer()?, x.shape())
     }
 
     fn take(&mut self, values: &mut Vec<f32>) -> Poll<Result<()>> {

@@ -1,10 +1,10 @@
 //! Models on the GPU.
 //!
 //! ```text
-//! Model<GpuBackend<E>> --ops--> Plan (shaders, bindings, sizes: plain data) --Executor--> logits
+//! Model<GpuBackend<E>> --ops--> Plan (shaders, bindings, sizes: plain data) --Executor--> logits, or the largest of them
 //! ```
 //!
-//! [`GpuBackend`] turns the ops of a forward pass into a [`Plan`] and hands it to an [`Executor`] when the logits are
+//! [`GpuBackend`] turns the ops of a forward pass into a [`Plan`] and hands it to an [`Executor`] when results are
 //! wanted. A plan names neither the position nor the token, so that the plan of a token is that of the last one: an
 //! executor keeps it ready. The planes of an artifact are read as they lie.
 #![forbid(unsafe_code)]
@@ -22,6 +22,7 @@ mod native;
 mod plan;
 mod products;
 mod shader;
+mod top_k;
 mod tuning;
 
 pub use attention::AttentionTile;
@@ -35,4 +36,5 @@ pub use memory::{Kv, Matrix, Rope, Tensor, Vector};
 pub use native::Native;
 pub use plan::{BufferId, Cost, Dispatch, Plan};
 pub use shader::{Shader, Tile};
+pub use top_k::TopKRound;
 pub use tuning::{Choice, Key, Origin, Record, Timing, Trial, Tuning};

@@ -6,6 +6,7 @@ use std::fmt::{self, Write as _};
 
 use crate::attention::AttentionTile;
 use crate::kernels::{Forms, Kernels, Products};
+use crate::top_k::TopKRound;
 use lowbit_core::format::{Codes, FORMATS, Format, FormatSpec, ScaleForm};
 
 /// One shader: an op and what it is compiled for.
@@ -48,6 +49,8 @@ pub enum Shader {
     Attention(AttentionTile),
     /// What attention over splits gave, merged, in the forms that what follows reads.
     AttentionMerge(Forms),
+    /// The largest logits.
+    TopK(TopKRound),
 }
 
 /// How products are computed, and how many rows a workgroup makes.
@@ -103,6 +106,7 @@ impl Shader {
         all.extend(AttentionTile::all().map(Self::Attention));
         all.extend(Forms::ALL.map(Self::AttentionMerge));
         all.extend(Forms::ALL.map(Self::RmsNorm));
+        all.extend(TopKRound::all().map(Self::TopK));
         all.extend(FORMATS.iter().map(|spec| Self::Embed(spec.format)));
         let mixed = [Format::Q4m, Format::Q5, Format::F16];
         for (products, rows) in
@@ -171,6 +175,14 @@ impl Shader {
                 text.push_str(wgsl!("ops/attention_merge"));
                 store(&mut text, forms, 3);
             }
+            Self::TopK(TopKRound { kept, of_logits }) => {
+                let _ = writeln!(text, "const KEPT: u32 = {kept}u;");
+                text.push_str(wgsl!("ops/top_k"));
+                text.push_str(match of_logits {
+                    true => wgsl!("lib/candidates_logits"),
+                    false => wgsl!("lib/candidates_kept"),
+                });
+            }
         }
         text
     }
@@ -216,6 +228,9 @@ impl fmt::Display for Shader {
                 write!(f, "attention {split}{heads}x{rows}x{pairs}")
             }
             Self::AttentionMerge(forms) => write!(f, "attention_merge{}", forms.suffix()),
+            Self::TopK(TopKRound { kept, of_logits }) => {
+                write!(f, "top_k {kept} of {}", if *of_logits { "logits" } else { "candidates" })
+            }
         }
     }
 }

@@ -74,6 +74,10 @@ fn a_device_that_leaves_out_any_shader_fails() {
         ("rope_append", "Attention"),
         ("attention", "Attention"),
         ("rms_norm", ""),
+        ("top_k", "TopK"),
+        ("top_k 128 of logits", "TopK(128)"),
+        ("top_k 64 of candidates", "TopK(40)"),
+        ("top_k 1 of candidates", "TopK(1)"),
     ] {
         let lazy = Lazy { native: native(), leaves_out: shader.to_owned() };
         let mut device = GpuBackend::new(lazy);

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::{model, output};
 use lowbit_core::Format;
 use lowbit_core::container::{Artifact, Header, MatrixEntry};
+use lowbit_engine::arch::llama::Wanted;
 use lowbit_engine::arch::{Llama, llama};
 use lowbit_engine::kv_cache::KvCache;
 use lowbit_engine::synthetic::Synthetic;
@@ -53,7 +54,7 @@ impl Run {
     }
 }
 
-/// What a GPU is told for `rows` tokens from the first position on, with the logits of the last.
+/// What a GPU is told for `rows` tokens from the first position on, after which the most probable token is wanted.
 fn plan(header: &Header, rows: usize, kernels: Kernels) -> Result<Plan> {
     let config = llama::parse(&header.manifest.config)?;
     if rows > config.context_length {
@@ -64,7 +65,7 @@ fn plan(header: &Header, rows: usize, kernels: Kernels) -> Result<Plan> {
         (Synthetic::zeros(&config, format), GpuBackend::with(Dry::default(), kernels));
     let mut cache = KvCache::new(&device, config.n_layers, config.attention(), rows)?;
     let mut llama = Llama::load(config, &weights, &device, rows)?;
-    llama.forward(&mut device, &mut cache, &vec![0; rows], 0, rows - 1..rows, None)?;
+    llama.forward(&mut device, &mut cache, &vec![0; rows], 0, Wanted::TopK(1), None)?;
     Ok(device.last_plan())
 }
 

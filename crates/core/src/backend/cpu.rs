@@ -10,6 +10,7 @@ use std::task::Poll;
 use super::rows::{self, RowQueue};
 use super::{AttentionShape, Backend, Gate, Norm, RopeTable};
 use crate::activation::{Activations, QuantizedRows};
+use crate::candidates::{self, Candidate};
 use crate::kernels::attention::{self, Attention, Kv};
 use crate::kernels::matmul::{Output, Rows, Write, gated_tiles, matmul_tiles, takes_quantized};
 use crate::parallel::{Parts, Team};
@@ -337,6 +338,11 @@ impl Backend for CpuBackend {
     fn fetch(&mut self, x: &Tensor) -> Result<()> {
         self.results.clone_from(&x.data);
         Ok(())
+    }
+
+    fn take_top_k(&mut self, k: usize, top: &mut Vec<Candidate>) -> Poll<Result<()>> {
+        candidates::top_k(&self.results, k, top);
+        Poll::Ready(Ok(()))
     }
 
     fn take(&mut self, values: &mut Vec<f32>) -> Poll<Result<()>> {

@@ -230,3 +230,25 @@ fn no_rows_are_no_work() {
     at_once(cpu.take(&mut logits)).unwrap();
     assert!(logits.is_empty() && cpu.read(&x).unwrap().is_empty());
 }
+
+#[test]
+fn the_largest_logits_are_those_of_the_last_row_that_was_asked_for() {
+    let layer = Layer::new();
+    let mut cpu = cpu(Isa::best(), 2, Activations::A8);
+    let (mut x, mut logits, mut found) = (cpu.tensor(), Vec::new(), Vec::new());
+    let norm = Norm { weight: &layer.norms[2], eps: EPS };
+    cpu.embed(&layer.embedding, &layer.ids[..3], &mut x).unwrap();
+    for row in 0..3 {
+        cpu.logits(&x, row..row + 1, norm, &layer.embedding).unwrap();
+        at_once(cpu.take(&mut logits)).unwrap();
+        for k in [1, 7, MAX_TOP_K] {
+            let mut expected = Vec::new();
+            cpu.top_k(&x, row, norm, &layer.embedding, k).unwrap();
+            at_once(cpu.take_top_k(k, &mut found)).unwrap();
+            top_k(&logits, k, &mut expected);
+            assert_eq!(found, expected);
+            assert_eq!(found.len(), k.min(VOCAB));
+        }
+    }
+    assert!(cpu.top_k(&x, 3, norm, &layer.embedding, 1).is_err());
+}

@@ -7,10 +7,13 @@ use crate::arch::llama;
 pub(crate) use layer::FirstLayer;
 pub use layer::LayerTest;
 use lowbit_core::activation::Activations;
-use lowbit_core::backend::{AttentionShape, Backend, CpuBackend, Gate, Norm, RopeStyle, RopeTable, at_once};
+use lowbit_core::backend::{
+    AttentionShape, Backend, CpuBackend, Gate, MAX_TOP_K, Norm, RopeStyle, RopeTable, at_once,
+};
 use lowbit_core::container::Header;
 use lowbit_core::format::Format;
 use lowbit_core::kernels::selftest::sample;
+use lowbit_core::pack::{Origin, matrix_from_f32};
 use lowbit_core::simd::Isa;
 use lowbit_core::{Error, PackedMatrix};
 use std::task::{Poll, ready};
@@ -20,6 +23,10 @@ const WIDTH: usize = 544;
 const FEATURES: usize = 83;
 /// Rows of a prompt's chunk.
 const ROWS: usize = 33;
+/// Of how many tokens the largest logits are chosen: more than any workgroup takes. How many of them: of every shader.
+const TOKENS: usize = 3000;
+const LEVELS_WIDTH: usize = 32;
+const TOP_K: [usize; 3] = [1, 40, MAX_TOP_K];
 
 /// An op with the formats of its matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +36,15 @@ enum Op {
     Linear(Format),
     Gated([Format; 2]),
     Logits(Format),
+    /// So many of the largest logits.
+    TopK(usize),
+}
+
+/// What an op gives: tokens, which must be the same on every device, and values, which may be a little off.
+#[derive(Debug, Default)]
+struct Results {
+    ids: Vec<u32>,
+    values: Vec<f32>,
 }
 
 /// The checks that are still to be made.
@@ -38,7 +54,7 @@ pub struct SelfTest {
     heads: AttentionShape,
     reference: CpuBackend,
     /// What the device has been asked for, as the CPU has it.
-    expected: Option<Vec<f32>>,
+    expected: Option<Results>,
 }
 
 impl SelfTest {
@@ -63,7 +79,8 @@ impl SelfTest {
         let output = format("output.weight".to_owned()).or(embedding);
         ops.extend(embedding.map(Op::Embed));
         ops.extend(output.map(Op::Logits));
-        let mut checks: Vec<(Op, usize)> = Vec::new();
+        // The last is made first: what is chosen from comes before the choice.
+        let mut checks = TOP_K.map(|k| (Op::TopK(k), 1)).to_vec();
         for op in ops {
             if !checks.iter().any(|(known, _)| *known == op) {
                 checks.extend([(op, 1), (op, ROWS)]);
@@ -81,17 +98,15 @@ impl SelfTest {
     /// # Errors
     /// [`Error::Device`], naming the op, when the device computes wrongly; the device's own errors.
     pub fn poll<B: Backend>(&mut self, device: &mut B) -> Poll<lowbit_core::Result<()>> {
-        let mut found = Vec::new();
         while let Some(&(op, rows)) = self.checks.last() {
             if self.expected.is_none() {
                 op.run(rows, self.heads, &mut self.reference)?;
-                let expected = self.expected.insert(Vec::new());
-                at_once(self.reference.take(expected))?;
+                self.expected = Some(at_once(op.take(&mut self.reference))?);
                 op.run(rows, self.heads, device)?;
             }
-            ready!(device.take(&mut found))?;
+            let found = ready!(op.take(device))?;
             let expected = self.expected.take().unwrap_or_default();
-            compare(&expected, &found, self.reference.activations()).map_err(|problem| {
+            expected.compare(&found, self.reference.activations()).map_err(|problem| {
                 Error::gpu(format!("{op:?} of {rows} rows computes wrongly: {problem}"))
             })?;
             self.checks.pop();
@@ -130,6 +145,12 @@ impl Op {
                 let matrix = matrix(device, format, FEATURES, 7)?;
                 device.logits(&x, 0..rows, norm, &matrix)
             }
+            Self::TopK(k) => {
+                let table = device.matrix(levels(k)?)?;
+                device.embed(&table, &[1], &mut out)?;
+                let weight = device.vector(vec![1.0; LEVELS_WIDTH])?;
+                device.top_k(&out, 0, Norm { weight: &weight, eps: 1e-5 }, &table, k)
+            }
             Self::Attention([q, k, v]) => {
                 let AttentionShape { n_heads, n_kv_heads, head_dim } = heads;
                 let [n, kv_n] = [n_heads, n_kv_heads].map(|heads| heads * head_dim);
@@ -147,6 +168,39 @@ impl Op {
             }
         }
     }
+
+    /// What has been asked for.
+    fn take<B: Backend>(self, device: &mut B) -> Poll<lowbit_core::Result<Results>> {
+        let mut results = Results::default();
+        if let Self::TopK(k) = self {
+            let mut top = Vec::new();
+            ready!(device.take_top_k(k, &mut top))?;
+            (results.ids, results.values) = top.iter().map(|c| (c.id, c.logit)).unzip();
+        } else {
+            ready!(device.take(&mut results.values))?;
+        }
+        Poll::Ready(Ok(results))
+    }
+}
+
+impl Results {
+    /// What is wrong with the results of a device; see [`compare`].
+    fn compare(&self, found: &Self, activations: Activations) -> std::result::Result<(), String> {
+        match self.ids.iter().zip(&found.ids).find(|(expected, found)| expected != found) {
+            Some((expected, found)) => Err(format!("token {found}, expected {expected}")),
+            None => compare(&self.values, &found.values, activations),
+        }
+    }
+}
+
+/// A vocabulary of which each token has one of few logits, so far apart that all devices choose the same ones. It is another
+/// one for every `k`: what was chosen before is not right again.
+fn levels(k: usize) -> lowbit_core::Result<PackedMatrix> {
+    let mut rows = vec![0.0; TOKENS * LEVELS_WIDTH];
+    for (i, row) in rows.chunks_exact_mut(LEVELS_WIDTH).enumerate() {
+        row[0] = ((i * 7919 + k * 31) % 201) as f32 - 100.0;
+    }
+    matrix_from_f32(Format::F32, LEVELS_WIDTH, &rows, Origin { file: "self-test", tensor: "levels" })
 }
 
 impl Op {

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::shape::{FORMAT, Shape};
 use lowbit_core::backend::{Backend, at_once};
+use lowbit_core::candidates::Candidate;
 use lowbit_engine::arch::Llama;
+use lowbit_engine::arch::llama::Wanted;
 use lowbit_engine::kv_cache::KvCache;
 use lowbit_engine::synthetic::Synthetic;
 use lowbit_gpu::{BufferId, Cost, Executor, GpuBackend, Native, Plan};
@@ -95,7 +97,7 @@ struct Loaded {
     device: GpuBackend<Shared>,
     llama: Llama<GpuBackend<Shared>>,
     cache: KvCache<GpuBackend<Shared>>,
-    logits: Vec<f32>,
+    top: Vec<Candidate>,
 }
 
 /// Measures a shape on a device that nothing else uses.
@@ -128,17 +130,17 @@ impl Loaded {
         let cache = KvCache::new(&device, config.n_layers, config.attention(), context)?;
         let weights = Synthetic::random(&config, |_| FORMAT);
         let llama = Llama::load(config, &weights, &device, context)?;
-        Ok(Self { device, llama, cache, logits: Vec::new() })
+        Ok(Self { device, llama, cache, top: Vec::new() })
     }
 
-    /// Runs `rows` tokens from position `pos` on and waits for the logits of the last.
+    /// Runs `rows` tokens from position `pos` on and waits for the most probable token after the last.
     fn run(&mut self, rows: usize, pos: usize) -> Result<()> {
-        let Self { device, llama, cache, logits } = self;
+        let Self { device, llama, cache, top } = self;
         let vocab_size = llama.config().vocab_size;
         let ids: Vec<u32> = (pos..pos + rows).map(|i| (i * 7919 % vocab_size) as u32).collect();
-        llama.forward(device, cache, &ids, pos, rows - 1..rows, None)?;
-        at_once(device.take(logits))?;
-        match logits.iter().all(|x| x.is_finite()) {
+        llama.forward(device, cache, &ids, pos, Wanted::TopK(1), None)?;
+        at_once(device.take_top_k(1, top))?;
+        match top.iter().all(|candidate| candidate.logit.is_finite()) {
             true => Ok(()),
             false => Err("the GPU computes wrongly: logits are not finite".into()),
         }

@@ -94,8 +94,8 @@ pub fn values(len: usize, seed: u32) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// A tensor of these rows: rows of an embedding table in single floats, which are exact.
-pub fn tensor(gpu: &mut GpuBackend<impl Executor>, rows: &[f32], width: usize) -> Tensor {
+/// A matrix of these rows in single floats, which are exact; any values.
+pub fn floats(rows: &[f32], width: usize) -> PackedMatrix {
     let n = rows.len() / width;
     let blocks = width.div_ceil(32);
     let mut plane = vec![0f32; n.div_ceil(16) * blocks * 32 * 16];
@@ -106,10 +106,14 @@ pub fn tensor(gpu: &mut GpuBackend<impl Executor>, rows: &[f32], width: usize) -
     }
     let w = Bytes::copy_of(&plane.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
     let none = || Bytes::copy_of(&[]);
-    let table = PackedMatrix::new("rows", Format::F32, n, width, [w, none(), none(), none()]).unwrap();
-    let table = gpu.matrix(table).unwrap();
+    PackedMatrix::new("rows", Format::F32, n, width, [w, none(), none(), none()]).unwrap()
+}
+
+/// A tensor of these rows: rows of an embedding table.
+pub fn tensor(gpu: &mut GpuBackend<impl Executor>, rows: &[f32], width: usize) -> Tensor {
+    let table = gpu.matrix(floats(rows, width)).unwrap();
     let mut tensor = gpu.tensor();
-    gpu.embed(&table, &(0..n as u32).collect::<Vec<_>>(), &mut tensor).unwrap();
+    gpu.embed(&table, &(0..table.n as u32).collect::<Vec<_>>(), &mut tensor).unwrap();
     tensor
 }
 

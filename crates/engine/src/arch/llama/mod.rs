@@ -47,6 +47,21 @@ struct Scratch<B: Backend> {
     hidden: B::Tensor,
 }
 
+/// What is wanted of the logits of some tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Those of the tokens of an index range, which may be empty.
+    Logits(Range<usize>),
+    /// So many of the largest of the last token.
+    TopK(usize),
+}
+
+impl From<Range<usize>> for Wanted {
+    fn from(rows: Range<usize>) -> Self {
+        Self::Logits(rows)
+    }
+}
+
 /// Sees the residual stream after every layer: the layer's number and `[rows][d_model]`.
 pub type Observer<'a> = &'a mut dyn FnMut(usize, Vec<f32>);
 
@@ -93,7 +108,7 @@ impl<B: Backend> Llama<B> {
     }
 
     /// Runs the tokens `ids` at positions `pos..pos + ids.len()`: writes their keys and values to `cache`, and asks the
-    /// backend for the logits of the tokens `wanted` (an index range into `ids`, may be empty).
+    /// backend for what is `wanted` of their logits.
     ///
     /// Positions below `pos` must have been run before. The result does not depend on how a text is cut into calls.
     pub fn forward(
@@ -102,13 +117,18 @@ impl<B: Backend> Llama<B> {
         cache: &mut KvCache<B>,
         ids: &[u32],
         pos: usize,
-        wanted: Range<usize>,
+        wanted: impl Into<Wanted>,
         observer: Option<Observer<'_>>,
     ) -> Result<()> {
         self.run_layers(backend, cache, ids, pos, self.layers.len(), observer)?;
         let output = self.output.as_ref().unwrap_or(&self.embedding);
         let norm = Norm { weight: &self.output_norm, eps: self.config.rms_eps };
-        Ok(backend.logits(&self.scratch.x, wanted, norm, output)?)
+        let x = &self.scratch.x;
+        match wanted.into() {
+            Wanted::Logits(rows) => backend.logits(x, rows, norm, output)?,
+            Wanted::TopK(k) => backend.top_k(x, ids.len().saturating_sub(1), norm, output, k)?,
+        }
+        Ok(())
     }
 
     /// Asks the backend for the residual stream of `ids`, `[ids.len()][d_model]`, at positions from 0, after the first
