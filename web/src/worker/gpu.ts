@@ -40,6 +40,11 @@ export class Gpu {
   readonly #step: GPUBuffer;
   /** Commands that are not submitted yet. */
   #encoder: GPUCommandEncoder | undefined;
+  /** The plan that ran last, and whether it was the one before it too, as from token to token. */
+  #last = 0;
+  #isRepeated = false;
+  /** Its commands for the next time, encoded while the device works. */
+  #ahead: GPUCommandEncoder | undefined;
   #copy: GPUBuffer | undefined;
   #numbers = 0;
   /** What was asked for last: settles when it is there, or when it will never be. */
@@ -165,6 +170,11 @@ export class Gpu {
 
   freePlan(plan: number): void {
     this.#submit();
+    if (plan === this.#last) {
+      this.#last = 0;
+      this.#isRepeated = false;
+      this.#ahead = undefined;
+    }
     this.#plans.get(plan)?.params.destroy();
     this.#plans.delete(plan);
   }
@@ -172,14 +182,10 @@ export class Gpu {
   run(plan: number, pos: number): void {
     this.#submit();
     this.device.queue.writeBuffer(this.#step, 0, new Uint32Array([pos, 0, 0, 0]));
-    this.#encoder = this.device.createCommandEncoder({ label: 'step' });
-    const pass = this.#encoder.beginComputePass();
-    for (const { pipeline, bindings, x, y } of (this.#plans.get(plan) as Plan).runs) {
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, bindings);
-      pass.dispatchWorkgroups(x, y);
-    }
-    pass.end();
+    this.#isRepeated = plan === this.#last;
+    this.#encoder = (this.#isRepeated && this.#ahead) || this.#encode(plan);
+    this.#ahead = undefined;
+    this.#last = plan;
   }
 
   ask(buffer: number, bytes: number): void {
@@ -194,11 +200,24 @@ export class Gpu {
     );
     // A device that is lost may leave everything open.
     this.#pending = Promise.race([done, this.#lost]);
+    if (this.#isRepeated) this.#ahead ??= this.#encode(this.#last);
   }
 
   take(): Uint8Array | undefined {
     if (this.#failure) throw this.#failure;
     return this.#answer;
+  }
+
+  #encode(plan: number): GPUCommandEncoder {
+    const encoder = this.device.createCommandEncoder({ label: 'step' });
+    const pass = encoder.beginComputePass();
+    for (const { pipeline, bindings, x, y } of (this.#plans.get(plan) as Plan).runs) {
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, bindings);
+      pass.dispatchWorkgroups(x, y);
+    }
+    pass.end();
+    return encoder;
   }
 
   async #read(buffer: number, bytes: number): Promise<Uint8Array> {
