@@ -117,10 +117,11 @@ fn a_plan_needs_no_gpu_and_reads_every_weight_once() {
     for (rows, macs) in [("1", 1), ("5", 5)] {
         let report = json(&[&plan[..], &["--rows", rows]].concat());
         let dispatches = report["dispatches"].as_array().unwrap();
-        // Embedding, two layers, the last norm and the logits.
-        assert_eq!((dispatches.len(), &report["totals"]["dispatches"]), (1 + 2 * 8 + 2, &19.into()));
+        // Embedding, two layers, the last norm, the logits and the largest of them.
+        assert_eq!((dispatches.len(), &report["totals"]["dispatches"]), (1 + 2 * 8 + 3, &20.into()));
         assert_eq!(report["totals"]["weights"], weights, "{report}");
         assert_eq!(dispatches[0]["shader"], "embed q8");
+        assert_eq!(dispatches[19]["shader"], "top_k 1 of logits");
         let sum = |field: &str| dispatches.iter().map(|run| run[field].as_u64().unwrap()).sum::<u64>();
         for field in ["weights", "others", "macs"] {
             assert_eq!(report["totals"][field], sum(field), "{field}");
@@ -130,10 +131,10 @@ fn a_plan_needs_no_gpu_and_reads_every_weight_once() {
         assert_eq!(qkv["workgroups"][1], macs.min(2));
     }
     let text = text(&plan);
-    assert_eq!(text.lines().count(), 21);
+    assert_eq!(text.lines().count(), 22);
     let kernels = text.lines().next().unwrap();
     assert!(kernels.starts_with("float products, ") && json(&plan)["kernels"] == kernels, "{text}");
-    assert!(text.lines().last().unwrap().starts_with("19 dispatches, "), "{text}");
+    assert!(text.lines().last().unwrap().starts_with("20 dispatches, "), "{text}");
     assert_eq!(failure(&["inspect", &model, "--rows", "2"]).0, 2);
     assert_eq!(failure(&[&plan[..], &["--rows", "100000"]].concat()).2["code"], "context-full");
 }
