@@ -9,9 +9,8 @@ use lowbit_core::activation::Activations;
 use lowbit_core::backend::at_once;
 use lowbit_core::container::Header;
 use lowbit_engine::{LoadOptions, SelfTest, Upload};
-use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Plan};
+use lowbit_gpu::{Executor, GpuBackend, Native, Plan};
 use lowbit_testing::TinyModel;
-use std::task::Poll;
 use support::{artifact, native};
 
 fn header() -> Header {
@@ -36,25 +35,11 @@ struct Lazy {
 }
 
 impl Executor for Lazy {
-    fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
-        self.native.buffer(what, bytes)
-    }
-    fn free(&mut self, buffer: BufferId) {
-        self.native.free(buffer);
-    }
-    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
-        self.native.write(buffer, offset, bytes);
-    }
+    support::forward!(native: buffer free write ask take);
     fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
         let mut rest = plan.clone();
         rest.dispatches.retain(|dispatch| !dispatch.shader.to_string().starts_with(&self.leaves_out));
         self.native.run(&rest, pos)
-    }
-    fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
-        self.native.ask(buffer, bytes)
-    }
-    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
-        self.native.take()
     }
 }
 

@@ -10,11 +10,10 @@ use lowbit_core::candidates::{Candidate, rank, top_k};
 use lowbit_core::format::Format;
 use lowbit_engine::sampler::{Sampler, Sampling};
 use lowbit_engine::{GenerateOptions, Generation, LoadOptions, Model, SamplingOptions};
-use lowbit_gpu::{BufferId, Dry, Executor, GpuBackend, Kernels, Plan, Tensor};
+use lowbit_gpu::{BufferId, Dry, Executor, GpuBackend, Kernels, Tensor};
 use lowbit_testing::TinyModel;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::task::Poll;
 use support::{Gpu, artifact, floats, gpu, tensor, values};
 
 const WIDTH: usize = 32;
@@ -179,24 +178,10 @@ struct Reads {
 }
 
 impl Executor for Reads {
-    fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
-        self.dry.buffer(what, bytes)
-    }
-    fn free(&mut self, buffer: BufferId) {
-        self.dry.free(buffer);
-    }
-    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
-        self.dry.write(buffer, offset, bytes);
-    }
-    fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
-        self.dry.run(plan, pos)
-    }
+    support::forward!(dry: buffer free write run take);
     fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
         self.asked.set(bytes);
         self.dry.ask(buffer, bytes)
-    }
-    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
-        self.dry.take()
     }
 }
 

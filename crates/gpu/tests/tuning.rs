@@ -6,7 +6,7 @@ mod support;
 
 use lowbit_core::Result;
 use lowbit_engine::{Probe, ProbeShape, ProbeTime};
-use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Plan, Products, Timing, Tuning};
+use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Products, Timing, Tuning};
 use lowbit_testing::TinyModel;
 use std::task::Poll;
 use std::time::Duration;
@@ -19,18 +19,7 @@ struct Background {
 }
 
 impl Executor for Background {
-    fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
-        self.native.buffer(what, bytes)
-    }
-    fn free(&mut self, buffer: BufferId) {
-        self.native.free(buffer);
-    }
-    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
-        self.native.write(buffer, offset, bytes);
-    }
-    fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
-        self.native.run(plan, pos)
-    }
+    support::forward!(native: buffer free write run);
     fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
         self.is_ready = false;
         self.native.ask(buffer, bytes)

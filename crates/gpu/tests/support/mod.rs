@@ -10,13 +10,10 @@ use lowbit_core::format::{Codes, Format};
 use lowbit_core::simd::Scalar;
 use lowbit_core::{PackedMatrix, Result};
 use lowbit_engine::convert;
-use lowbit_gpu::{
-    BufferId, Executor, GpuBackend, Kernels, MAX_BINDING, Matrix, Native, Plan, Products, Tensor,
-};
+use lowbit_gpu::{BufferId, Executor, GpuBackend, Kernels, MAX_BINDING, Matrix, Native, Products, Tensor};
 use lowbit_testing::TinyModel;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::task::Poll;
 
 pub type Gpu = GpuBackend<Native>;
 
@@ -35,6 +32,44 @@ pub fn artifact(model: &TinyModel) -> Artifact {
     std::fs::write(&path, model.gguf()).unwrap();
     convert::in_memory(&path, &convert::Options::default(), &mut |_| ()).unwrap()
 }
+
+/// Methods of an [`Executor`] that its field `$inner` serves.
+macro_rules! forward {
+    ($inner:ident: $($method:ident)*) => {
+        $($crate::support::forward!(@$method $inner);)*
+    };
+    (@buffer $inner:ident) => {
+        fn buffer(&mut self, what: &str, bytes: u64) -> lowbit_core::Result<lowbit_gpu::BufferId> {
+            self.$inner.buffer(what, bytes)
+        }
+    };
+    (@free $inner:ident) => {
+        fn free(&mut self, buffer: lowbit_gpu::BufferId) {
+            self.$inner.free(buffer);
+        }
+    };
+    (@write $inner:ident) => {
+        fn write(&mut self, buffer: lowbit_gpu::BufferId, offset: u64, bytes: &[u8]) {
+            self.$inner.write(buffer, offset, bytes);
+        }
+    };
+    (@run $inner:ident) => {
+        fn run(&mut self, plan: &lowbit_gpu::Plan, pos: u32) -> lowbit_core::Result<()> {
+            self.$inner.run(plan, pos)
+        }
+    };
+    (@ask $inner:ident) => {
+        fn ask(&mut self, buffer: lowbit_gpu::BufferId, bytes: u64) -> lowbit_core::Result<()> {
+            self.$inner.ask(buffer, bytes)
+        }
+    };
+    (@take $inner:ident) => {
+        fn take(&mut self) -> std::task::Poll<lowbit_core::Result<Vec<u8>>> {
+            self.$inner.take()
+        }
+    };
+}
+pub(crate) use forward;
 
 /// A GPU whose buffers are as large as the test says.
 pub struct Narrow {
@@ -60,27 +95,13 @@ pub fn upload(gpu: &GpuBackend<Narrow>, max_binding: &Cell<u64>, w: &PackedMatri
 }
 
 impl Executor for Narrow {
+    forward!(native: free write run ask take);
     fn max_binding(&self) -> u64 {
         self.max_binding.get()
     }
     fn buffer(&mut self, what: &str, bytes: u64) -> Result<BufferId> {
         assert!(bytes <= self.max_binding(), "{bytes} bytes of {what}");
         self.native.buffer(what, bytes)
-    }
-    fn free(&mut self, buffer: BufferId) {
-        self.native.free(buffer);
-    }
-    fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) {
-        self.native.write(buffer, offset, bytes);
-    }
-    fn run(&mut self, plan: &Plan, pos: u32) -> Result<()> {
-        self.native.run(plan, pos)
-    }
-    fn ask(&mut self, buffer: BufferId, bytes: u64) -> Result<()> {
-        self.native.ask(buffer, bytes)
-    }
-    fn take(&mut self) -> Poll<Result<Vec<u8>>> {
-        self.native.take()
     }
 }
 
