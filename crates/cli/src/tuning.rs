@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::{cache, whole_file};
 use lowbit_core::container::Header;
-use lowbit_engine::{Probe, ProbeShape, ProbeTime};
-use lowbit_gpu::{Choice, GpuBackend, Kernels, Key, Native, Origin, Record, Timing, Tuning};
+use lowbit_engine::{Probe, ProbeShape};
+use lowbit_gpu::{Choice, GpuBackend, Kernels, Key, Native, Origin, Record, Tuning};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -16,18 +16,18 @@ pub fn choose(native: &Native, header: &Header, again: bool) -> Choice {
         let key = Key::new(native.identity(), shape.to_string(), false);
         let path = path(&key)?;
         let known = || Record::read(&std::fs::read_to_string(&path).ok()?, &key);
-        let (record, origin) = match known().filter(|_| !again) {
-            Some(record) => (record, Origin::Remembered),
-            None if native.is_software() && !again => return Ok(Choice::fixed(Kernels::default())),
-            None => (measure(&shape, key.clone())?, Origin::Measured),
-        };
-        if origin == Origin::Measured {
-            // Without a place to keep it, it is measured again.
-            let _ = whole_file::write(&path, |mut file| {
-                file.write_all(record.to_json().as_bytes()).map_err(|e| Error::io(&path, e))
-            });
+        if let Some(record) = known().filter(|_| !again) {
+            return Ok(Choice::of(&record, Origin::Remembered, 1));
         }
-        Ok(Choice::of(&record, origin, 1))
+        if native.is_software() && !again {
+            return Ok(Choice::fixed(Kernels::default()));
+        }
+        let record = measure(&shape, key.clone())?;
+        // Without a place to keep it, it is measured again.
+        let _ = whole_file::write(&path, |mut file| {
+            file.write_all(record.to_json().as_bytes()).map_err(|e| Error::io(&path, e))
+        });
+        Ok(Choice::of(&record, Origin::Measured, 1))
     };
     found().unwrap_or_else(|_: Error| Choice::fixed(Kernels::default()))
 }
@@ -44,10 +44,7 @@ fn measure(shape: &ProbeShape, key: Key) -> Result<Record> {
     let mut device = GpuBackend::new(Native::new()?);
     let mut probe = Probe::new(shape, &device)?;
     let mut tuning = Tuning::new(false, shape.last_position(), Tuning::BUDGET);
-    let result = tuning.poll(&mut device, |device, trial| {
-        let timing = |ProbeTime { step, spent }| Timing { step, spent };
-        probe.poll(device, trial.rows, trial.pos).map_ok(timing)
-    });
+    let result = tuning.poll(&mut device, |device, trial| probe.poll(device, trial.rows, trial.pos));
     lowbit_core::backend::at_once(result)?;
     Ok(Record::new(key, tuning.kernels(), tuning.token(shape.share()), None))
 }

@@ -11,12 +11,22 @@ mod tests;
 pub use cpu::{CpuBackend, Tensor};
 
 use std::task::{Poll, ready};
+use std::time::Duration;
 
 use crate::candidates::{Candidate, top_k};
 use crate::{Error, PackedMatrix, Result};
 
 /// So many of the largest logits can be asked for, at most.
 pub const MAX_TOP_K: usize = 128;
+
+/// What a repeated step took, for those who choose between ways to compute it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepTime {
+    /// A step: the quickest of a few.
+    pub step: Duration,
+    /// All of them, and what comes before the first.
+    pub spent: Duration,
+}
 
 /// The non-linearity of a gated feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

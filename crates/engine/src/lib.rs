@@ -60,7 +60,7 @@ pub use codec::Codec;
 pub use error::{Error, Result};
 pub use generate::{Event, FinishReason, GenerateOptions, Generation, Stats, logits_sha256};
 pub use model::{LoadOptions, Model};
-pub use probe::{Probe, ProbeShape, ProbeTime};
+pub use probe::{Probe, ProbeShape};
 pub use sampling::SamplingOptions;
 pub use selftest::{LayerTest, SelfTest};
 pub use session::Session;

@@ -6,7 +6,7 @@ use crate::arch::{Llama, LlamaConfig, TensorKind, llama};
 use crate::kv_cache::KvCache;
 use crate::synthetic::Synthetic;
 use lowbit_core::Error;
-use lowbit_core::backend::Backend;
+use lowbit_core::backend::{Backend, StepTime};
 use lowbit_core::container::Header;
 use lowbit_core::format::Format;
 use std::collections::BTreeMap;
@@ -105,15 +105,6 @@ impl fmt::Display for ProbeShape {
     }
 }
 
-/// What was timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProbeTime {
-    /// A step: the quickest of a few.
-    pub step: Duration,
-    /// All of them, and what comes before the first.
-    pub spent: Duration,
-}
-
 /// The layers on a device.
 pub struct Probe<B: Backend> {
     llama: Llama<B>,
@@ -159,7 +150,7 @@ impl<B: Backend> Probe<B> {
     ///
     /// # Errors
     /// The device's own.
-    pub fn poll(&mut self, device: &mut B, rows: usize, pos: usize) -> Poll<Result<ProbeTime>> {
+    pub fn poll(&mut self, device: &mut B, rows: usize, pos: usize) -> Poll<Result<StepTime>> {
         let begin = || Running { begin: Instant::now(), asked: None, samples: Vec::new() };
         let mut running = self.running.take().unwrap_or_else(begin);
         loop {
@@ -176,7 +167,7 @@ impl<B: Backend> Probe<B> {
             }
             if let Some(quickest) = running.end() {
                 let step = quickest / steps(rows);
-                return Poll::Ready(Ok(ProbeTime { step, spent: running.begin.elapsed() }));
+                return Poll::Ready(Ok(StepTime { step, spent: running.begin.elapsed() }));
             }
         }
     }
@@ -243,7 +234,7 @@ mod tests {
         let mut probe = Probe::new(&shape, &device).unwrap();
         let last = shape.last_position();
         for (rows, pos) in [(0, 0), (1, 0), (1, last), (5, 0), (5000, 0), (3, last)] {
-            let ProbeTime { step, spent } = at_once(probe.poll(&mut device, rows, pos)).unwrap();
+            let StepTime { step, spent } = at_once(probe.poll(&mut device, rows, pos)).unwrap();
             assert!(
                 step > Duration::ZERO && step * steps(rows) < spent,
                 "{rows} rows: {step:?} of {spent:?}"

@@ -37,4 +37,4 @@ pub use native::Native;
 pub use plan::{BufferId, Cost, Dispatch, Plan};
 pub use shader::{Shader, Tile};
 pub use top_k::TopKRound;
-pub use tuning::{Choice, Key, Origin, Record, Timing, Trial, Tuning};
+pub use tuning::{Choice, Key, Origin, Record, Trial, Tuning};

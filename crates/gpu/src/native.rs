@@ -58,12 +58,12 @@ impl Native {
         let adapter = instance
             .request_adapter(&options)
             .await
-            .map_err(|error| device_error(format!("no GPU can be used ({error}); {hint}")))?;
+            .map_err(|error| Error::gpu(format!("no GPU can be used ({error}); {hint}")))?;
         // The default limits, which every WebGPU device has: what runs here runs everywhere.
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor { label: Some("lowbit"), ..Default::default() })
             .await
-            .map_err(|error| device_error(format!("{}: {error}", adapter.get_info().name)))?;
+            .map_err(|error| Error::gpu(format!("{}: {error}", adapter.get_info().name)))?;
         let failure = Arc::new(Mutex::new(None));
         let first = failure.clone();
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&first, error.to_string())));
@@ -115,12 +115,12 @@ impl Native {
     /// The first error that the device has reported.
     fn check(&self) -> Result<()> {
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.clone().map_or(Ok(()), |problem| Err(device_error(format!("{}: {problem}", self.info.name))))
+        failure.clone().map_or(Ok(()), |problem| Err(Error::gpu(format!("{}: {problem}", self.info.name))))
     }
 
     fn get(&self, buffer: BufferId) -> Result<&Buffer> {
         let found = self.buffers.get(buffer.0 as usize).and_then(Option::as_ref);
-        found.ok_or_else(|| device_error(format!("there is no buffer {}", buffer.0)))
+        found.ok_or_else(|| Error::gpu(format!("there is no buffer {}", buffer.0)))
     }
 
     fn pipeline(&mut self, shader: Shader) -> ComputePipeline {
@@ -285,22 +285,18 @@ impl Native {
         self.finish()?;
         match receiver.recv() {
             Ok(Ok(())) => {}
-            _ => return Err(device_error(format!("{}: results cannot be read", self.info.name))),
+            _ => return Err(Error::gpu(format!("{}: results cannot be read", self.info.name))),
         }
-        let view = copy.get_mapped_range(..).map_err(|error| device_error(error.to_string()))?;
+        let view = copy.get_mapped_range(..).map_err(|error| Error::gpu(error.to_string()))?;
         Ok(view.to_vec())
     }
 
     fn finish(&self) -> Result<()> {
         self.device
             .poll(wgpu::PollType::wait_indefinitely())
-            .map_err(|error| device_error(error.to_string()))?;
+            .map_err(|error| Error::gpu(error.to_string()))?;
         self.check()
     }
-}
-
-fn device_error(problem: String) -> Error {
-    Error::gpu(problem)
 }
 
 /// Keeps the first problem.

@@ -9,6 +9,7 @@ pub use record::{Choice, Key, Origin, Record};
 use crate::backend::GpuBackend;
 use crate::executor::Executor;
 use crate::kernels::{Kernels, Products};
+use lowbit_core::backend::StepTime;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
@@ -36,20 +37,9 @@ pub struct Trial {
     pub pos: usize,
 }
 
-/// What a trial took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// The step.
-    pub step: Duration,
-    /// The whole trial, compilation and repetitions included.
-    pub spent: Duration,
-}
-
 /// The search for the quickest variants: what was tried, and what follows from it.
 pub struct Tuning {
     fixed: Kernels,
-    /// How products may be computed otherwise.
-    others: Vec<Products>,
     /// The position at which attention is tried.
     depth: usize,
     /// What trials may take together, but for the first.
@@ -65,10 +55,9 @@ impl Tuning {
     /// Nothing was tried: the choice is the fixed one. `dot4` is whether the device multiplies signed bytes and the model's
     /// activations may be such, which is then the fixed choice; floats are always allowed.
     pub fn new(dot4: bool, depth: usize, budget: Duration) -> Self {
-        let (products, others) =
-            if dot4 { (Products::Dot4, vec![Products::Float]) } else { (Products::Float, Vec::new()) };
+        let products = if dot4 { Products::Dot4 } else { Products::Float };
         let fixed = Kernels { products, ..Kernels::default() };
-        Self { fixed, others, depth, budget, spent: Duration::ZERO, times: Vec::new() }
+        Self { fixed, depth, budget, spent: Duration::ZERO, times: Vec::new() }
     }
 
     /// Makes the trials that are left, and returns when the choice is made; pending while the device works, and then to be
@@ -79,7 +68,7 @@ impl Tuning {
     pub fn poll<E: Executor, T>(
         &mut self,
         device: &mut GpuBackend<E>,
-        mut measure: impl FnMut(&mut GpuBackend<E>, Trial) -> Poll<Result<Timing, T>>,
+        mut measure: impl FnMut(&mut GpuBackend<E>, Trial) -> Poll<Result<StepTime, T>>,
     ) -> Poll<Result<(), T>> {
         while let Some(trial) = self.next() {
             device.set_kernels(trial.kernels);
@@ -114,7 +103,7 @@ impl Tuning {
         missing
     }
 
-    fn record(&mut self, trial: Trial, Timing { step, spent }: Timing) {
+    fn record(&mut self, trial: Trial, StepTime { step, spent }: StepTime) {
         if !self.is_basic(trial) {
             self.spent += spent;
         }
@@ -153,8 +142,8 @@ impl Tuning {
         let mut best = self.fixed;
         // For what a token takes, and first of all.
         let _ = (time(decode(best)), time(idle(best)));
-        for products in &self.others {
-            let other = Kernels { products: *products, ..best };
+        if best.products != Products::Float {
+            let other = Kernels { products: Products::Float, ..best };
             if is_quicker(conversation(other, time), conversation(best, time)) {
                 best = other;
             }

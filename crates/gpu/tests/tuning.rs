@@ -5,8 +5,8 @@
 mod support;
 
 use lowbit_core::Result;
-use lowbit_engine::{Probe, ProbeShape, ProbeTime};
-use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Products, Timing, Tuning};
+use lowbit_engine::{Probe, ProbeShape};
+use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Products, Tuning};
 use lowbit_testing::TinyModel;
 use std::task::Poll;
 use std::time::Duration;
@@ -38,10 +38,7 @@ fn a_search_ends_with_variants_that_are_allowed() {
         let mut tuning = Tuning::new(dot4, shape.last_position(), Duration::MAX);
         let mut pending = 0;
         loop {
-            let result = tuning.poll(&mut device, |device, trial| {
-                let timing = |ProbeTime { step, spent }| Timing { step, spent };
-                probe.poll(device, trial.rows, trial.pos).map_ok(timing)
-            });
+            let result = tuning.poll(&mut device, |device, trial| probe.poll(device, trial.rows, trial.pos));
             match result {
                 Poll::Ready(result) => break result.unwrap(),
                 Poll::Pending => pending += 1,

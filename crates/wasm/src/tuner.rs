@@ -7,8 +7,8 @@ use lowbit_core::activation::Activations;
 use lowbit_core::backend::{CpuBackend, at_once};
 use lowbit_core::container::parse_header;
 use lowbit_core::simd::Isa;
-use lowbit_engine::{Probe, ProbeShape, ProbeTime};
-use lowbit_gpu::{Choice, GpuBackend, Key, Origin, Record, Timing, Tuning};
+use lowbit_engine::{Probe, ProbeShape};
+use lowbit_gpu::{Choice, GpuBackend, Key, Origin, Record, Tuning};
 use std::time::Duration;
 use wasm_bindgen::prelude::*;
 
@@ -72,10 +72,7 @@ impl Tuner {
     /// Goes on. Returns the record that is to be kept, once all is measured; nothing while the device works.
     pub fn poll(&mut self) -> Result<Option<String>, JsValue> {
         let Some((device, probe)) = &mut self.device else { return Ok(None) };
-        let result = self.tuning.poll(device, |device, trial| {
-            let timing = |ProbeTime { step, spent }| Timing { step, spent };
-            probe.poll(device, trial.rows, trial.pos).map_ok(timing)
-        });
+        let result = self.tuning.poll(device, |device, trial| probe.poll(device, trial.rows, trial.pos));
         if result.map_err(Failure::from)?.is_pending() {
             return Ok(None);
         }
@@ -112,7 +109,7 @@ impl Tuner {
     fn on_cpu(&self) -> Result<Option<Duration>, Failure> {
         let mut cpu = CpuBackend::new(Isa::best(), 1, self.activations)?;
         let mut probe = Probe::new(&self.shape, &cpu)?;
-        let time: ProbeTime = at_once(probe.poll(&mut cpu, 1, 0))?;
+        let time = at_once(probe.poll(&mut cpu, 1, 0))?;
         Ok(Some(time.step.mul_f64(self.shape.share())))
     }
 }

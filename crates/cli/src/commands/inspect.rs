@@ -75,16 +75,16 @@ impl Inspect {
     }
 
     fn show_plan(&self) -> Result<()> {
-        let kernels = Kernels::default();
-        let plan = plan(&model::header(&self.model)?, self.rows.get(), kernels)?;
+        let choice = Choice::fixed(Kernels::default());
+        let plan = plan(&model::header(&self.model)?, self.rows.get(), choice.kernels)?;
         if !self.json {
-            return output::line(&format!("{}\n{plan}", Choice::fixed(kernels)));
+            return output::line(&format!("{choice}\n{plan}"));
         }
         let dispatches: Vec<Run> = plan.dispatches.iter().map(Run::of).collect();
         let Cost { weights, others, macs } = plan.cost();
         output::json(&serde_json::json!({
             "rows": self.rows,
-            "kernels": Choice::fixed(kernels).to_string(),
+            "kernels": choice.to_string(),
             "totals": { "dispatches": dispatches.len(), "weights": weights, "others": others, "macs": macs },
             "dispatches": dispatches,
         }))

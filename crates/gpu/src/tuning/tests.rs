@@ -15,7 +15,7 @@ fn search(dot4: bool, budget_ms: u64, step: impl Fn(Trial) -> u64) -> (Tuning, V
         assert_eq!(device.kernels(), trial.kernels);
         trials.push(trial);
         let step = Duration::from_micros(step(trial));
-        Poll::Ready(Ok::<_, ()>(Timing { step, spent: 10 * step }))
+        Poll::Ready(Ok::<_, ()>(StepTime { step, spent: 10 * step }))
     });
     assert_eq!(result, Poll::Ready(Ok(())));
     assert_eq!(device.kernels(), tuning.kernels());
@@ -118,7 +118,7 @@ fn a_trial_that_fails_ends_the_search_and_leaves_what_was_found() {
     let result = tuning.poll(&mut device, |_, trial| {
         left -= 1;
         let step = Duration::from_micros(if trial.kernels.gemm_rows == 32 { 2000 } else { 1000 });
-        Poll::Ready(if left < 0 { Err("lost") } else { Ok(Timing { step, spent: step }) })
+        Poll::Ready(if left < 0 { Err("lost") } else { Ok(StepTime { step, spent: step }) })
     });
     assert_eq!(result, Poll::Ready(Err("lost")));
     assert_eq!(tuning.kernels(), Kernels { gemm_rows: 64, ..Kernels::default() });
@@ -132,7 +132,7 @@ fn a_pending_trial_is_the_next_one_again() {
     while tuning
         .poll(&mut device, |_, trial| {
             trials.push(trial);
-            let timing = Timing { step: Duration::from_micros(100), spent: Duration::from_micros(100) };
+            let timing = StepTime { step: Duration::from_micros(100), spent: Duration::from_micros(100) };
             if trials.len() % 2 == 0 { Poll::Ready(Ok::<_, ()>(timing)) } else { Poll::Pending }
         })
         .is_pending()
