@@ -57,6 +57,14 @@ test('an engine whose helpers cannot start runs alone and says so', async () => 
   assert.equal(answer.error, undefined);
 });
 
+test('an engine counts on a helper that is there and slow to begin', async () => {
+  const { info, warnings } = await page.evaluate((u) => window.load(u, { threads: 2, workerUrl: '/crash/worker.js?late' }), url);
+  assert.equal(info?.threads, 2);
+  assert.deepEqual(warnings, []);
+  const answer = await page.evaluate(() => window.ask('Hello', { maxTokens: 5 }));
+  assert.equal(answer.error, undefined);
+});
+
 test('an engine that gets one thread because the browser lacks relaxed SIMD says so', async () => {
   const { info, warnings } = await page.evaluate((u) => window.load(u, { threads: 2, workerUrl: '/crash/worker.js?no-relaxed' }), url);
   assert.deepEqual([info?.variant, info?.threads], ['base', 1]);

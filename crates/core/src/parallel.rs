@@ -4,8 +4,8 @@
 //! between jobs, because the next one follows within microseconds while a model runs, and then sleep.
 //!
 //! Natively the helpers are threads of the team and end with it. In WebAssembly a module cannot start threads: the page
-//! starts Web Workers on the module's shared memory, one at a time, and each calls `help`, which never returns. Every
-//! team takes its helpers from these. Without shared memory there are none, and a team is the calling thread alone.
+//! starts Web Workers on the module's shared memory, one at a time, and each becomes a `Helper`. Every team takes its
+//! helpers from these. Without shared memory there are none, and a team is the calling thread alone.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -80,25 +80,33 @@ static PAGE: Pool = Pool::new();
 #[cfg(target_family = "wasm")]
 static HELPERS: AtomicUsize = AtomicUsize::new(0);
 
-/// What a Web Worker does for the rest of its life: takes part in the jobs of every team.
+/// A Web Worker's place in every team that is made from now on.
 #[cfg(target_family = "wasm")]
-pub fn help() {
-    let seen = PAGE.state.load(Ordering::SeqCst);
-    let id = HELPERS.fetch_add(1, Ordering::SeqCst) + 1;
-    PAGE.help(id, seen);
+pub struct Helper {
+    id: usize,
+    seen: u32,
 }
 
-/// Web Workers that have called [`help`].
 #[cfg(target_family = "wasm")]
-pub fn helpers() -> usize {
-    HELPERS.load(Ordering::SeqCst)
+impl Helper {
+    /// Takes the place. Jobs do without this helper until it begins to [`help`](Self::help).
+    pub fn join() -> Self {
+        let seen = PAGE.state.load(Ordering::SeqCst);
+        Self { id: HELPERS.fetch_add(1, Ordering::SeqCst) + 1, seen }
+    }
+
+    /// What the Web Worker does for the rest of its life: takes part in the jobs of every team. It does not return.
+    pub fn help(self) {
+        PAGE.help(self.id, self.seen);
+    }
 }
 
 #[cfg(target_family = "wasm")]
 impl Team {
-    /// A team of at most `threads` threads: the caller and the helpers that have come so far.
+    /// A team of at most `threads` threads: the caller and the helpers that have joined so far.
     pub fn new(threads: usize) -> Self {
-        Self { threads: threads.clamp(1, MAX_THREADS).min(helpers() + 1), pool: &PAGE }
+        let helpers = HELPERS.load(Ordering::SeqCst);
+        Self { threads: threads.clamp(1, MAX_THREADS).min(helpers + 1), pool: &PAGE }
     }
 }
 

@@ -23,10 +23,22 @@ pub fn last_panic() -> Option<String> {
     error::last_panic()
 }
 
-/// What a helper worker does for the rest of its life: takes part in the engine's work. Does nothing in a module
-/// without shared memory.
+/// A helper worker's place in the team, in a module with shared memory.
+#[cfg(all(target_family = "wasm", target_feature = "atomics"))]
 #[wasm_bindgen]
-pub fn help() {
-    #[cfg(all(target_family = "wasm", target_feature = "atomics"))]
-    lowbit_core::parallel::help();
+pub struct Helper(lowbit_core::parallel::Helper);
+
+#[cfg(all(target_family = "wasm", target_feature = "atomics"))]
+#[wasm_bindgen]
+impl Helper {
+    /// Takes the place: every model that is loaded from now on counts on it.
+    #[wasm_bindgen(constructor)]
+    pub fn join() -> Self {
+        Self(lowbit_core::parallel::Helper::join())
+    }
+
+    /// Takes part in the engine's work for the rest of the worker's life.
+    pub fn help(self) {
+        self.0.help();
+    }
 }

@@ -361,15 +361,18 @@ async function startHelper(start: Omit<HelperStart, 'port'>, onHelper: (port: Me
 
 /** What a helper does for the rest of its life: takes part in the engine's work. */
 export function help(start: HelperStart, ready: (message: FromHelper) => void): void {
+  let helper: shared.Helper;
   try {
     shared.initSync({ module: start.module, memory: start.memory });
+    // Before the answer: the engine counts its helpers as soon as it has it.
+    helper = new shared.Helper();
   } catch (error) {
     ready({ type: 'failed', message: String(error) });
     return;
   }
   ready({ type: 'ready' });
   try {
-    shared.help();
+    helper.help();
   } catch (thrown) {
     start.port.postMessage(cause(shared, thrown) satisfies HelperFailure);
   }
