@@ -25,6 +25,12 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     report.finish()
 }
 
+/// `cargo test`. What only wasm needs has no tests of its own, and takes minutes to build for the machine itself.
+fn tests<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    let packages = ["test", "--workspace", "--exclude", "xtask-wasm", "--exclude", "lowbit-wasm", "--locked"];
+    [&packages, args].concat()
+}
+
 fn rust_checks(report: &mut Report) {
     report.command("format", || cargo(&["fmt", "--all", "--check"]));
     report.check("source rules", || {
@@ -37,11 +43,7 @@ fn rust_checks(report: &mut Report) {
     report.command("clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
     });
-    report.command(
-        "unit tests",
-        || // xtask-wasm has no tests, and its dependencies take a minute to build once more for them.
-        cargo(&["test", "--workspace", "--exclude", "xtask-wasm", "--locked", "--no-fail-fast"]),
-    );
+    report.command("unit tests", || cargo(&tests(&["--no-fail-fast"])));
     report.command("documentation", || {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
         doc.env("RUSTDOCFLAGS", "-D warnings");
@@ -69,8 +71,7 @@ fn model_checks(report: &mut Report) {
     report.check("intrinsics are inlined", || inlining::check(Path::new(&demo::lowbit())));
     let model = crate::root().join(demo::MODEL).to_string_lossy().into_owned();
     report.command("tests on the default model", || {
-        let mut tests =
-            cargo(&["test", "--workspace", "--exclude", "xtask-wasm", "--locked", "--", "--ignored"]);
+        let mut tests = cargo(&tests(&["--", "--ignored"]));
         tests.env("LOWBIT_TEST_MODEL", &model);
         tests
     });
