@@ -1,9 +1,10 @@
 // The default model answers in the page: isolated and not, base and relaxed, and after aborts.
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
+import fs from 'node:fs';
 import path from 'node:path';
 import { cliHash } from './support/models.mjs';
-import { SMOLLM2 } from './support/paths.mjs';
+import { ROOT, SMOLLM2 } from './support/paths.mjs';
 import { start } from './support/suite.mjs';
 
 const url = `/models/${path.basename(SMOLLM2)}`;
@@ -11,6 +12,10 @@ const mounts = { '/models/': path.dirname(SMOLLM2) };
 const QUESTION = 'What is the capital of France?';
 const ANSWER = 'The capital of France is Paris.';
 const LONG = 'The quick brown fox jumps over the lazy dog near the old river bank. '.repeat(40);
+
+/** What exact arithmetic answers, token for token. */
+const reference = JSON.parse(fs.readFileSync(path.join(ROOT, 'tests/golden/smollm2-greedy.json'), 'utf8'));
+const EOS = 2;
 
 // One hash of the command line per precision; the page must give the same whichever way it runs.
 const expected = {};
@@ -60,6 +65,17 @@ for (const isolated of [true, false]) {
         if (activations === 'a16') assert.deepEqual([answer.text, answer.finishReason], [ANSWER, 'stop']);
       });
     }
+
+    test('a16 gives the exact tokens of every step of every prompt of the reference', async () => {
+      const { error } = await page.evaluate((u) => window.load(u, { activations: 'a16', threads: 2 }), url);
+      assert.equal(error, undefined);
+      for (const { user, ids } of reference.prompts) {
+        const options = { maxTokens: ids.length, sampling: { temperature: 0 } };
+        const answer = await page.evaluate(([q, o]) => window.ask(q, o), [user, options]);
+        assert.deepEqual(answer.tokens, ids.filter((id) => id !== EOS), user);
+        assert.equal(answer.finishReason, ids.includes(EOS) ? 'stop' : 'length', user);
+      }
+    });
 
     test('an abort in the middle of the prompt or of the answer leaves the model usable', async () => {
       const loaded = await page.evaluate((u) => window.load(u, { activations: 'a16' }), url);

@@ -77,8 +77,8 @@ function table(title, results) {
   }
 }
 
-function ourNative(model, act, run, words) {
-  const args = ['run', '-m', model, '--act', act, '--threads', threads, '--raw', '--greedy', '-n', DECODE + 1, '--json'];
+function ourNative(model, act, run, words, count = threads) {
+  const args = ['run', '-m', model, '--act', act, '--threads', count, '--raw', '--greedy', '-n', DECODE + 1, '--json'];
   if (withoutAmx) args.push('--isa', 'avx512');
   const text = execFileSync(lowbit, [...args, '-p', prompt(words, run)].map(String), { encoding: 'utf8' });
   const { prefill_tok_s: prefill, decode_tok_s: decode } = JSON.parse(text);
@@ -143,6 +143,20 @@ async function page(model, isolated) {
   server.close();
 }
 
+/** All threads and one, of lowbit alone: natively, and in a page that is isolated and one that is not. */
+async function scaling(model) {
+  const counts = { [`${threads} threads`]: threads, '1 thread': 1 };
+  const sides = (side) => Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, side(count)]));
+  const file = path.join(models, model);
+  const natively = (count) => (run) => ({ rows: LENGTHS.map((words) => ourNative(file, 'a8', run, words, count)) });
+  table(`native, a8, ${model}`, await inTurn(sides(natively)));
+  const servers = await Promise.all([false, true].map((isolated) => serve(mounts({ packages, models }), isolated)));
+  const inPages = (count) => (run) =>
+    inPage(servers[Number(count > 1)], 'lowbit', 'measure', { url: `/models/${model}`, threads: count, activations: 'a8', run, lengths: LENGTHS });
+  table(`page, a8, ${model}`, await inTurn(sides(inPages)));
+  for (const server of servers) server.close();
+}
+
 /** From the start of the navigation to the first token of a prompt of 128 tokens; the model is in the browser's storage. */
 async function firstToken(model) {
   const server = await serve(mounts({ packages, models }), true);
@@ -167,5 +181,6 @@ for (const model of files) {
     await page(model, true);
     await page(model, false);
   }
+  if (kind === 'threads') await scaling(model);
 }
-if (kind !== 'native') await firstToken(files[0]);
+if (['page', 'first-token', 'all'].includes(kind)) await firstToken(files[0]);

@@ -32,12 +32,18 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
             lexopt::Arg::Long("shape") => {
                 of_gpu.extend(["--shape".to_owned(), args.value()?.to_string_lossy().into_owned()])
             }
-            lexopt::Arg::Long("file") => files = vec![args.value()?.to_string_lossy().into_owned()],
+            lexopt::Arg::Long("file") => {
+                let part = args.value()?.to_string_lossy().into_owned();
+                files.retain(|file| file.contains(&part));
+                if files.is_empty() {
+                    bail!("--file {part:?} is no part of {Q4_1} or {Q4_0}");
+                }
+            }
             other => return Err(other.unexpected().into()),
         }
     }
-    if !["native", "page", "first-token", "all", "kernels", "gpu"].contains(&kind.as_str()) {
-        bail!("expected native, page, first-token, all, kernels or gpu, found {kind:?}");
+    if !["native", "page", "first-token", "threads", "all", "kernels", "gpu"].contains(&kind.as_str()) {
+        bail!("expected native, page, first-token, threads, all, kernels or gpu, found {kind:?}");
     }
     if kind == "gpu" {
         return gpu(&of_gpu);

@@ -28,11 +28,12 @@ tasks:
   gen [--check]        write the constants that TypeScript shares with Rust, or check that they are current
   bench [KIND] [options]
                        measure against llama.cpp and wllama, in turn; KIND is native, page, first-token (the last
-                       part of page) or all (default), or, without peers, kernels: those of the page alone, or gpu:
-                       models of made-up weights on the GPU of this machine
+                       part of page) or all (default), or, without peers, threads: all and one, kernels: those of the
+                       page alone, or gpu: models of made-up weights on the GPU of this machine
       --runs N           medians of N (default 5)
       --threads N        default: the machine's cores
-      --file NAME        one GGUF file of target/bench/models only
+      --file PART        only files with this in their names: Q4_1 or Q4_0
+      --without-amx      native: neither side uses AMX
       --shape NAME       gpu: one shape only (llama-1b, llama-8b, small)
       --small            gpu: the small shape only
   wasm [ARG...]        build the modules of the page into web/wasm (`cargo run -p xtask-wasm` tells the arguments)
