@@ -17,7 +17,7 @@ const WORKER = '/lowbit/dist/worker.js';
 const WITH_WEBGPU = [
   ...FLAGS.filter((flag) => flag !== '--disable-gpu'),
   '--enable-unsafe-webgpu',
-  // SwiftShader compiles that extension word by word: five sixths of the time that these tests would take.
+  // SwiftShader compiles that extension word by word: most of the time that these tests would take.
   '--disable-dawn-features=use_vulkan_zero_initialize_workgroup_memory_extension',
   '--disable-gpu-process-crash-limit',
   '--disable-domain-blocking-for-3d-apis',

@@ -77,7 +77,10 @@ function table(title, results) {
   }
 }
 
-function ourNative(model, act, run, words, count = threads) {
+/** lowbit natively, with prompts of every length. */
+const ourNative = (model, act, count) => (run) => ({ rows: LENGTHS.map((words) => ourRun(model, act, count, run, words)) });
+
+function ourRun(model, act, count, run, words) {
   const args = ['run', '-m', model, '--act', act, '--threads', count, '--raw', '--greedy', '-n', DECODE + 1, '--json'];
   if (withoutAmx) args.push('--isa', 'avx512');
   const text = execFileSync(lowbit, [...args, '-p', prompt(words, run)].map(String), { encoding: 'utf8' });
@@ -111,7 +114,7 @@ function theirNative(model, run) {
 
 async function native(model) {
   const file = path.join(models, model);
-  const ours = (act) => (run) => ({ rows: LENGTHS.map((words) => ourNative(file, act, run, words)) });
+  const ours = (act) => ourNative(file, act, threads);
   const sides = { 'lowbit a8': ours('a8'), 'lowbit a16': ours('a16'), 'llama.cpp': (run) => theirNative(file, run) };
   table(`native, ${threads} threads${withoutAmx ? ', without AMX' : ''}, ${model}`, await inTurn(sides));
 }
@@ -133,11 +136,14 @@ async function inPage(server, engine, call, argument, visits = 1) {
   }
 }
 
+/** An engine in a page, with prompts of every length. */
+const measured = (server, model, threads, engine, activations) => (run) =>
+  inPage(server, engine, 'measure', { url: `/models/${model}`, threads, activations, run, lengths: LENGTHS });
+
 async function page(model, isolated) {
   const server = await serve(mounts({ packages, models }), isolated);
   const used = isolated ? threads : 1;
-  const side = (engine, activations) => (run) =>
-    inPage(server, engine, 'measure', { url: `/models/${model}`, threads: used, activations, run, lengths: LENGTHS });
+  const side = (engine, activations) => measured(server, model, used, engine, activations);
   const sides = { 'lowbit a8': side('lowbit', 'a8'), 'lowbit a16': side('lowbit', 'a16'), wllama: side('wllama') };
   table(`page, ${used} threads, ${isolated ? '' : 'not '}isolated, ${model}`, await inTurn(sides));
   server.close();
@@ -145,16 +151,16 @@ async function page(model, isolated) {
 
 /** All threads and one, of lowbit alone: natively, and in a page that is isolated and one that is not. */
 async function scaling(model) {
-  const counts = { [`${threads} threads`]: threads, '1 thread': 1 };
-  const sides = (side) => Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, side(count)]));
   const file = path.join(models, model);
-  const natively = (count) => (run) => ({ rows: LENGTHS.map((words) => ourNative(file, 'a8', run, words, count)) });
-  table(`native, a8, ${model}`, await inTurn(sides(natively)));
-  const servers = await Promise.all([false, true].map((isolated) => serve(mounts({ packages, models }), isolated)));
-  const inPages = (count) => (run) =>
-    inPage(servers[Number(count > 1)], 'lowbit', 'measure', { url: `/models/${model}`, threads: count, activations: 'a8', run, lengths: LENGTHS });
-  table(`page, a8, ${model}`, await inTurn(sides(inPages)));
-  for (const server of servers) server.close();
+  const all = `${threads} threads`;
+  const natively = { [all]: ourNative(file, 'a8', threads), '1 thread': ourNative(file, 'a8', 1) };
+  table(`native, a8, ${model}`, await inTurn(natively));
+  const isolated = await serve(mounts({ packages, models }), true);
+  const alone = await serve(mounts({ packages, models }), false);
+  const inPages = { [all]: measured(isolated, model, threads, 'lowbit', 'a8'), '1 thread': measured(alone, model, 1, 'lowbit', 'a8') };
+  table(`page, a8, ${model}`, await inTurn(inPages));
+  isolated.close();
+  alone.close();
 }
 
 /** From the start of the navigation to the first token of a prompt of 128 tokens; the model is in the browser's storage. */

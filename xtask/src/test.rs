@@ -25,7 +25,7 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     report.finish()
 }
 
-/// `cargo test`. What only wasm needs has no tests of its own, and takes minutes to build for the machine itself.
+/// `cargo test`. What only wasm needs has no tests of its own, and takes a minute to build for the machine itself.
 fn tests<'a>(args: &[&'a str]) -> Vec<&'a str> {
     let packages = ["test", "--workspace", "--exclude", "xtask-wasm", "--exclude", "lowbit-wasm", "--locked"];
     [&packages, args].concat()
