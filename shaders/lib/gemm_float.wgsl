@@ -7,8 +7,8 @@ fn $_product(tile: u32, row: u32, lane: u32) -> array<vec4<f32>, HELD> {
     workgroupBarrier();
     let four = lane / 16u;
     var codes = $_codes(blocks + b, four, group % 4u);
-    let scales = $_scales(blocks + b, group % 4u);
-    let mins = $_mins(blocks + b, group % 4u);
+    let scales = $_scales(blocks + b, four, group % 4u);
+    let mins = $_mins(blocks + b, four, group % 4u);
     for (var k = 0u; k < 4u; k++) {
       tile_weights[(four * 4u + k) * 16u + group] = codes[k] * scales + mins;
     }

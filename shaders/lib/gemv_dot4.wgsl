@@ -14,12 +14,15 @@ fn $_product(tile: u32, row: u32, lane: u32) -> array<vec4<f32>, HELD> {
         let values = q[((row + r) * params.blocks + b) * 3u + half];
         dots[r] += dots4(words[0], values.x) + dots4(words[1], values.y) + dots4(words[2], values.z) + dots4(words[3], values.w);
       }
-    }
-    let scales = $_scales(block, columns);
-    let mins = $_mins(block, columns);
-    for (var r = 0u; r < ROWS; r++) {
-      let of_block = q[((row + r) * params.blocks + b) * 3u + 2u];
-      sums[r] += block_sum(dots[r], i32($_OFFSET), scales, mins, of_block);
+      if ($_GROUPS == 2u || half == 1u) {
+        let scales = $_scales(block, half * 4u, columns);
+        let mins = $_mins(block, half * 4u, columns);
+        for (var r = 0u; r < ROWS; r++) {
+          let of_block = q[((row + r) * params.blocks + b) * 3u + 2u];
+          sums[r] += group_sum(dots[r], i32($_OFFSET), scales, mins, of_block, $_GROUPS, half);
+          dots[r] = vec4<i32>(0);
+        }
+      }
     }
   }
   return reduced(lane, sums);

@@ -6,6 +6,7 @@ struct Matrix {
   x: u32,
   s: u32,
   m: u32,
+  d: u32,
   tiles: u32,
   // Columns of the matrix.
   n: u32,
@@ -13,6 +14,9 @@ struct Matrix {
   at: u32,
   // Its first tile, where it is a part of a matrix.
   first: u32,
+  unused_a: u32,
+  unused_b: u32,
+  unused_c: u32,
 }
 
 struct Step {

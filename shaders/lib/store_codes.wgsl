@@ -64,12 +64,13 @@ fn store_codes(row: u32, i: u32, v: vec4<f32>, lane: u32) {
     let bytes = bitcast<vec4<u32>>(codes) & vec4<u32>(255u);
     q[block + lane % 8u] = bytes.x | (bytes.y << 8u) | (bytes.z << 16u) | (bytes.w << 24u);
     if (lane % 8u == 0u) {
-      var sum = 0;
+      var sums = array<i32, 2>();
       for (var l = 0u; l < 8u; l++) {
-        sum += sum_of_4[first + l];
+        sums[l / 4u] += sum_of_4[first + l];
       }
       q[block + 8u] = bitcast<u32>(select(scale_of(m), 1.0, r == 0.0));
-      q[block + 9u] = bitcast<u32>(sum);
+      q[block + 9u] = bitcast<u32>(sums[0] + sums[1]);
+      q[block + 10u] = bitcast<u32>(sums[0]);
     }
   }
 }

@@ -28,7 +28,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let columns = token % 16u / 4u;
   let column = token % 4u;
   let codes = transpose(a_codes(block, id.x % 8u, columns))[column];
-  let v = codes * a_scales(block, columns)[column] + vec4<f32>(a_mins(block, columns)[column]);
+  let v = codes * a_scales(block, id.x % 8u, columns)[column] + vec4<f32>(a_mins(block, id.x % 8u, columns)[column]);
   for (var c = 0u; c < 4u && id.x * 4u + c < params.k; c++) {
     out[row * params.stride + id.x * 4u + c] = v[c];
   }

@@ -15,9 +15,12 @@ import numpy as np
 SCALES = np.array([0.0123, -0.37, 65504.0, 6e-8], dtype=np.float16)
 MINS = np.array([-0.11, 2.5, -65504.0, 6e-8], dtype=np.float16)
 
+# Where the halves of a superblock begin.
+SUPERBLOCKS = {"Q2_K": 80, "Q3_K": 108, "Q4_K": 0, "Q5_K": 0, "Q6_K": 208}
+
 rng = np.random.default_rng(7)
 cases = {}
-for name in ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]:
+for name in ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *SUPERBLOCKS]:
     kind = gguf.GGMLQuantizationType[name]
     block, size = gguf.GGML_QUANT_SIZES[kind]
     if block == 1:
@@ -25,9 +28,10 @@ for name in ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]:
         raw = gguf.quantize(values, kind).view(np.uint8).reshape(-1)
     else:
         raw = rng.integers(0, 256, (len(SCALES), size), dtype=np.uint8)
-        raw[:, 0:2] = SCALES.view(np.uint8).reshape(-1, 2)
-        if name.endswith("_1"):
-            raw[:, 2:4] = MINS.view(np.uint8).reshape(-1, 2)
+        scale = SUPERBLOCKS.get(name, 0)
+        raw[:, scale : scale + 2] = SCALES.view(np.uint8).reshape(-1, 2)
+        if name.endswith("_1") or name in ("Q2_K", "Q4_K", "Q5_K"):
+            raw[:, scale + 2 : scale + 4] = MINS.view(np.uint8).reshape(-1, 2)
         raw = raw.reshape(-1)
     typed = raw.view({"F32": np.float32, "F16": np.float16}.get(name, np.uint8))
     values = gguf.dequantize(typed, kind).astype("<f4")

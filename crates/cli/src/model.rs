@@ -7,6 +7,7 @@ use crate::{cache, progress, tuning, whole_file};
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{Backend, CpuBackend, at_once};
 use lowbit_core::container::{Artifact, Header, VERSION};
+use lowbit_core::format::PlaneSizes;
 use lowbit_core::simd::Isa;
 use lowbit_engine::oracle::Oracle;
 use lowbit_engine::{LoadOptions, Model, SelfTest, convert};
@@ -138,7 +139,7 @@ impl Source {
     pub fn matrix_bytes(&self) -> usize {
         let matrices = &self.artifact.header().manifest.matrices;
         let sizes = matrices.values().filter_map(|m| m.format.plane_sizes(m.n, m.k));
-        sizes.map(|s| s.w + s.x + s.s + s.m).sum()
+        sizes.map(PlaneSizes::total).sum()
     }
 }
 

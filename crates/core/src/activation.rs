@@ -49,9 +49,10 @@ impl<const P: usize> RowCodes<P> {
     /// The largest code.
     const MAX: f32 = if P == 1 { 127.0 } else { 16256.0 };
 
-    /// Quantises `x`; returns `scale`, with which `x = scale * q`, and the sum of the codes `q`.
+    /// Quantises `x`; returns `scale`, with which `x = scale * q`, and the sums of the first half of the codes `q` and of
+    /// all.
     #[inline(always)]
-    fn quantize<S: Simd>(&mut self, s: S, x: &[f32; BLOCK_K]) -> (f32, i32) {
+    fn quantize<S: Simd>(&mut self, s: S, x: &[f32; BLOCK_K]) -> (f32, i32, i32) {
         let (low, high) = halves(x);
         let mut q = [finite(s, s.load(low)), finite(s, s.load(high))];
         let largest = s.reduce_max(s.max(s.abs(q[0]), s.abs(q[1])));
@@ -68,7 +69,8 @@ impl<const P: usize> RowCodes<P> {
         }
         self.encode(codes.as_flattened());
         // Integers below 2^24: exact in any order.
-        (scale, s.reduce_add(s.add(q[0], q[1])) as i32)
+        let [first, second] = [s.reduce_add(q[0]) as i32, s.reduce_add(q[1]) as i32];
+        (scale, first, first + second)
     }
 
     #[inline(always)]
@@ -96,6 +98,16 @@ pub struct Block<'a, const P: usize, const R: usize> {
     pub scales: &'a [f32; R],
     /// Sums of the codes `q`.
     pub sums: &'a [i32; R],
+    /// Sums of the first 16 of them.
+    pub first_sums: &'a [i32; R],
+}
+
+impl<const P: usize, const R: usize> Block<'_, P, R> {
+    /// The sums over the halves of the codes of a row.
+    #[inline(always)]
+    pub fn sums_of_halves(&self, row: usize) -> [i32; 2] {
+        [self.first_sums[row], self.sums[row] - self.first_sums[row]]
+    }
 }
 
 /// Clamps to the finite floats; a NaN becomes the largest.
@@ -134,6 +146,7 @@ struct Buffers<const P: usize> {
     codes: Vec<RowCodes<P>>,
     scales: Vec<f32>,
     sums: Vec<i32>,
+    first_sums: Vec<i32>,
 }
 
 /// A borrowed view of a [`QuantizedRows`].
@@ -164,6 +177,8 @@ pub struct Panel<'a, const P: usize> {
     pub scales: &'a [f32],
     /// `[block][row]`: the sum of the codes `q`.
     pub sums: &'a [i32],
+    /// `[block][row]`: the sum of the first 16 of them.
+    pub first_sums: &'a [i32],
 }
 
 impl<'a, const P: usize> Panels<'a, P> {
@@ -179,6 +194,7 @@ impl<'a, const P: usize> Panels<'a, P> {
                 codes: &buffers.codes[start..][..len],
                 scales: &buffers.scales[start..][..len],
                 sums: &buffers.sums[start..][..len],
+                first_sums: &buffers.first_sums[start..][..len],
             }
         })
     }
@@ -189,7 +205,13 @@ impl<const P: usize> Buffers<P> {
         self.codes.resize(len, RowCodes::ZERO);
         self.scales.resize(len, 1.0);
         self.sums.resize(len, 0);
-        BuffersMut { codes: &mut self.codes, scales: &mut self.scales, sums: &mut self.sums }
+        self.first_sums.resize(len, 0);
+        BuffersMut {
+            codes: &mut self.codes,
+            scales: &mut self.scales,
+            sums: &mut self.sums,
+            first_sums: &mut self.first_sums,
+        }
     }
 }
 
@@ -269,6 +291,7 @@ struct BuffersMut<'a, const P: usize> {
     codes: &'a mut [RowCodes<P>],
     scales: &'a mut [f32],
     sums: &'a mut [i32],
+    first_sums: &'a mut [i32],
 }
 
 impl<'a> RowsMut<'a> {
@@ -315,7 +338,10 @@ impl<const P: usize> BuffersMut<'_, P> {
         let (codes, other_codes) = self.codes.split_at_mut(items);
         let (scales, other_scales) = self.scales.split_at_mut(items);
         let (sums, other_sums) = self.sums.split_at_mut(items);
-        (Self { codes, scales, sums }, Self { codes: other_codes, scales: other_scales, sums: other_sums })
+        let (first_sums, other_first_sums) = self.first_sums.split_at_mut(items);
+        let others =
+            Self { codes: other_codes, scales: other_scales, sums: other_sums, first_sums: other_first_sums };
+        (Self { codes, scales, sums, first_sums }, others)
     }
 
     #[inline(always)]
@@ -339,15 +365,16 @@ impl<const P: usize> BuffersMut<'_, P> {
     fn quantize_row<S: Simd>(&mut self, s: S, x: &[f32], row: usize, rows: usize) {
         let codes = self.codes[row..].iter_mut().step_by(rows);
         let scales = self.scales[row..].iter_mut().step_by(rows);
-        let mut places = codes.zip(scales).zip(self.sums[row..].iter_mut().step_by(rows));
+        let sums = self.first_sums[row..].iter_mut().zip(&mut self.sums[row..]).step_by(rows);
+        let mut places = codes.zip(scales).zip(sums);
         let (whole, rest) = x.as_chunks::<BLOCK_K>();
-        for (x, ((codes, scale), sum)) in whole.iter().zip(&mut places) {
-            (*scale, *sum) = codes.quantize(s, x);
+        for (x, ((codes, scale), (first, sum))) in whole.iter().zip(&mut places) {
+            (*scale, *first, *sum) = codes.quantize(s, x);
         }
-        if let (false, Some(((codes, scale), sum))) = (rest.is_empty(), places.next()) {
+        if let (false, Some(((codes, scale), (first, sum)))) = (rest.is_empty(), places.next()) {
             let mut padded = [0.0; BLOCK_K];
             padded[..rest.len()].copy_from_slice(rest);
-            (*scale, *sum) = codes.quantize(s, &padded);
+            (*scale, *first, *sum) = codes.quantize(s, &padded);
         }
     }
 }
@@ -358,16 +385,16 @@ mod tests {
     use crate::kernels::reference;
     use crate::simd::Scalar;
 
-    /// Row `row`, block after block: codes `q`, scale, sum.
-    fn blocks(rows: &QuantizedRows, row: usize) -> Vec<(Vec<i32>, f32, i32)> {
-        fn of<const P: usize>(panels: Panels<'_, P>, row: usize) -> Vec<(Vec<i32>, f32, i32)> {
+    /// Row `row`, block after block: codes `q`, scale, sums of half of the codes and of all.
+    fn blocks(rows: &QuantizedRows, row: usize) -> Vec<(Vec<i32>, f32, [i32; 2])> {
+        fn of<const P: usize>(panels: Panels<'_, P>, row: usize) -> Vec<(Vec<i32>, f32, [i32; 2])> {
             let panel = panels.iter().nth(row / PANEL).expect("rows enough");
             let code = |codes: &RowCodes<P>, k: usize| {
                 codes.0.iter().fold(0, |q, plane| q * 128 + i32::from(plane[k]))
             };
             let item = |i: usize| {
                 let codes = (0..BLOCK_K).map(|k| code(&panel.codes[i], k)).collect();
-                (codes, panel.scales[i], panel.sums[i])
+                (codes, panel.scales[i], [panel.first_sums[i], panel.sums[i]])
             };
             (row % PANEL..panel.codes.len()).step_by(panel.rows).map(item).collect()
         }
@@ -399,7 +426,8 @@ mod tests {
                     .into_iter()
                     .map(|mut block| {
                         block.codes.resize(BLOCK_K, 0);
-                        (block.codes, block.scale, block.sum)
+                        let sums = [16, BLOCK_K].map(|len| block.codes[..len].iter().sum());
+                        (block.codes, block.scale, sums)
                     })
                     .collect();
                 assert_eq!(blocks(&whole, row), expected, "{activations:?} {rows} x {k}, row {row}");

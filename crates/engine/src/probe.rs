@@ -8,7 +8,7 @@ use crate::synthetic::Synthetic;
 use lowbit_core::Error;
 use lowbit_core::backend::{Backend, StepTime};
 use lowbit_core::container::Header;
-use lowbit_core::format::Format;
+use lowbit_core::format::{Format, PlaneSizes};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::task::Poll;
@@ -49,7 +49,7 @@ impl ProbeShape {
         let bytes_of = |part: &str| -> usize {
             let matrices = header.manifest.matrices.iter().filter(|(name, _)| name.starts_with(part));
             let sizes = matrices.filter_map(|(_, matrix)| matrix.format.plane_sizes(matrix.n, matrix.k));
-            sizes.map(|size| size.w + size.x + size.s + size.m).sum()
+            sizes.map(PlaneSizes::total).sum()
         };
         let n_layers = (BYTES / bytes_of("blk.0.").max(1)).clamp(1, LAYERS).min(model.n_layers);
         let output = if model.tied_embeddings { EMBEDDING } else { "output.weight" };

@@ -52,10 +52,16 @@ impl<F: Fn(&str) -> Format> Synthetic<F> {
         let size = format.plane_sizes(n, k).ok_or_else(no_size)?;
         let mask = if format.spec().codes == Codes::Float { SMALL } else { 0xff };
         let codes: Vec<u8> = self.codes.iter().map(|code| code & mask).collect();
-        let scales: &[u8] = if codes.is_empty() { &[] } else { &SCALE };
+        let (one, scale): (&[u8], &[u8]) = if codes.is_empty() { (&[], &[]) } else { (&[1], &SCALE) };
+        let scales = if format.spec().scale.is_super() { one } else { scale };
         let plane = |len, pattern| plane(name, len, pattern);
-        let planes =
-            [plane(size.w, &codes)?, plane(size.x, &codes)?, plane(size.s, scales)?, plane(size.m, scales)?];
+        let planes = [
+            plane(size.w, &codes)?,
+            plane(size.x, &codes)?,
+            plane(size.s, scales)?,
+            plane(size.m, scales)?,
+            plane(size.d, scale)?,
+        ];
         PackedMatrix::new(name, format, n, k, planes)
     }
 }
@@ -104,11 +110,11 @@ mod tests {
     fn logits(weights: impl Fn(&LlamaConfig) -> Box<dyn Weights<Oracle>>) -> Vec<f32> {
         let config = LlamaConfig {
             n_layers: 2,
-            d_model: 48,
+            d_model: 256,
             n_heads: 2,
             n_kv_heads: 1,
-            head_dim: 24,
-            ffn_dim: 80,
+            head_dim: 128,
+            ffn_dim: 256,
             vocab_size: 50,
             context_length: 8,
             rms_eps: 1e-5,

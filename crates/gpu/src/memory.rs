@@ -4,7 +4,7 @@ use crate::executor::Executor;
 use crate::kernels::Forms;
 use crate::plan::{BufferId, Plan};
 use lowbit_core::backend::AttentionShape;
-use lowbit_core::format::{BLOCK_K, Format, PackedMatrix, TILE_N};
+use lowbit_core::format::{BLOCK_K, Format, PLANES, PackedMatrix, TILE_N};
 use lowbit_core::{Error, Result};
 
 /// An executor, and the buffers that are given back once the plan in the making has run.
@@ -46,16 +46,16 @@ pub(crate) struct Part {
     pub buffer: BufferId,
     pub first_tile: usize,
     pub tiles: usize,
-    /// Where the planes W, X, S and M begin, in words.
-    pub planes: [u32; 4],
+    /// Where the planes W, X, S, M and D begin, in words.
+    pub planes: [u32; PLANES],
     pub bytes: u64,
 }
 
 impl Matrix {
     /// Copies a matrix to the GPU.
     pub(crate) fn upload(executor: &mut impl Executor, matrix: &PackedMatrix) -> Result<Self> {
-        let PackedMatrix { format, n, k, w, x, s, m } = matrix;
-        let planes: [&[u8]; 4] = [w, x, s, m];
+        let PackedMatrix { format, n, k, .. } = matrix;
+        let planes = matrix.planes();
         let tiles = matrix.tiles();
         let tile_bytes = planes.map(|plane| plane.len() / tiles);
         let max_binding = executor.max_binding();
@@ -70,7 +70,7 @@ impl Matrix {
             let tiles = most.min(tiles - first_tile);
             let bytes = tile_bytes.iter().map(|tile| (tiles * tile) as u64).sum();
             let buffer = executor.buffer("weights", bytes)?;
-            let (mut starts, mut at) = ([0; 4], 0);
+            let (mut starts, mut at) = ([0; PLANES], 0);
             for ((plane, tile), start) in planes.iter().zip(tile_bytes).zip(&mut starts) {
                 let plane = &plane[first_tile * tile..][..tiles * tile];
                 *start = (at / 4) as u32;
@@ -93,9 +93,10 @@ impl Matrix {
     }
 
     /// What shaders read of a part whose columns go to column `at` of a row of the output and those after it.
-    pub(crate) fn words(&self, part: &Part, at: usize) -> [u32; 8] {
-        let [w, x, s, m] = part.planes;
-        [w, x, s, m, part.tiles as u32, self.n as u32, at as u32, part.first_tile as u32]
+    pub(crate) fn words(&self, part: &Part, at: usize) -> [u32; 12] {
+        let [w, x, s, m, d] = part.planes;
+        let [tiles, n, at, first] = [part.tiles, self.n, at, part.first_tile].map(|n| n as u32);
+        [w, x, s, m, d, tiles, n, at, first, 0, 0, 0]
     }
 }
 
@@ -146,7 +147,7 @@ impl Scratch {
     }
 }
 
-/// Bytes of a block of quantised activations: 32 codes, their scale, their sum, and 8 of nothing.
+/// Bytes of a block of quantised activations: 32 codes, their scale, their sum, that of the first half, and 4 of nothing.
 const CODED_BLOCK: u64 = 48;
 
 /// Activations as a product reads them.

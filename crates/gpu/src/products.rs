@@ -158,7 +158,7 @@ impl Plan {
         &mut self,
         shader: Shader,
         x: &Rows,
-        matrices: &[[u32; 8]],
+        matrices: &[[u32; 12]],
         parts: &[&Part],
         out: &Tensor,
         workgroups: [usize; 2],

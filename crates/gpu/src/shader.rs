@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 use crate::attention::AttentionTile;
 use crate::kernels::{Forms, Kernels, Products};
 use crate::top_k::TopKRound;
-use lowbit_core::format::{Codes, FORMATS, Format, FormatSpec, ScaleForm};
+use lowbit_core::format::{BLOCK_K, Codes, FORMATS, Format, FormatSpec, ScaleForm};
 
 /// One shader: an op and what it is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -292,18 +292,30 @@ fn products(text: &mut String, formats: &[Format], tile: Tile, add: bool) {
 fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
     let spec = format.spec();
     let codes = match (spec.codes, format) {
-        (Codes::U4, _) => wgsl!("lib/u4"),
-        (Codes::U5, _) => wgsl!("lib/u5"),
         (Codes::I8, _) => wgsl!("lib/i8"),
         (Codes::Float, Format::F16) => wgsl!("lib/f16"),
         (Codes::Float, Format::Bf16) => wgsl!("lib/bf16"),
         (Codes::Float, _) => wgsl!("lib/f32"),
+        _ => wgsl!("lib/fields"),
     };
     let bytes = if spec.codes == Codes::Float { "" } else { wgsl!("lib/bytes") };
-    let scales = if spec.scale == ScaleForm::None { wgsl!("lib/scale_none") } else { wgsl!("lib/scale_f16") };
-    let mins = if spec.scale == ScaleForm::F16Min { wgsl!("lib/min_f16") } else { wgsl!("lib/min_none") };
+    let scales = match spec.scale {
+        ScaleForm::None => wgsl!("lib/scale_none"),
+        ScaleForm::F16 | ScaleForm::F16Min => wgsl!("lib/scale_f16"),
+        ScaleForm::Super | ScaleForm::SuperMin => wgsl!("lib/scale_super"),
+    };
+    let mins = match spec.scale {
+        ScaleForm::F16Min => wgsl!("lib/min_f16"),
+        ScaleForm::SuperMin => wgsl!("lib/min_super"),
+        _ => wgsl!("lib/min_none"),
+    };
+    let [low, high] = spec.codes.fields();
+    let (groups, parts) = (BLOCK_K / spec.group, 1 + usize::from(spec.scale.has_min()));
     let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<u32>;");
     let _ = writeln!(text, "const {name}_OFFSET: f32 = {}.0;", spec.offset);
+    for (of, value) in [("LOW", low), ("HIGH", high), ("GROUPS", groups), ("PARTS", parts)] {
+        let _ = writeln!(text, "const {name}_{of}: u32 = {value}u;");
+    }
     for piece in [codes, bytes, scales, mins] {
         text.push_str(&piece.replace('$', name));
     }

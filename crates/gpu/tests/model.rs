@@ -8,6 +8,7 @@ mod support;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{Backend, CpuBackend};
 use lowbit_core::container::Artifact;
+use lowbit_core::format::PlaneSizes;
 use lowbit_core::simd::Isa;
 use lowbit_engine::log_probs::LogProbs;
 use lowbit_engine::oracle::Oracle;
@@ -106,7 +107,7 @@ fn a_token_reads_every_weight_once_and_little_else() {
     let artifact = artifact(&shape);
     let matrices = &artifact.header().manifest.matrices;
     let sizes = matrices.values().map(|m| m.format.plane_sizes(m.n, m.k).unwrap());
-    let weights: usize = sizes.map(|s| s.w + s.x + s.s + s.m).sum();
+    let weights: usize = sizes.map(PlaneSizes::total).sum();
     // What splits of the cache give is merged in a dispatch, and codes are made of the gated products in one; those of
     // attention in that of the merge, or where there is none in another.
     for (kernels, context, of_layer) in [(FLOAT, 128, 8), (FLOAT, 4096, 9), (DOT4, 128, 10), (DOT4, 4096, 10)]

@@ -37,6 +37,7 @@ fn products_of_every_format_are_within_their_bound() {
         let mut gpu = gpu(kernels);
         for format in FORMATS.iter().map(|spec| spec.format) {
             for (n, k, m) in shapes() {
+                let k = k.next_multiple_of(format.k_multiple());
                 let w = sample(format, n, k, (n * k) as u64);
                 let (rows, before) = (values(m * k, 3), values(m * n, 5));
                 let y = tensor(&mut gpu, &rows, k);
@@ -64,7 +65,7 @@ fn products_of_every_format_are_within_their_bound() {
 fn rows_of_tables_are_what_the_format_says() {
     let mut gpu = gpu(Kernels::default());
     for format in FORMATS.iter().map(|spec| spec.format) {
-        let (n, k) = (83, 40);
+        let (n, k) = (83, 40usize.next_multiple_of(format.k_multiple()));
         let w = sample(format, n, k, 7);
         let table = gpu.matrix(w.clone()).unwrap();
         let (ids, mut x) = ([82, 0, 15, 16, 33, 33], gpu.tensor());
@@ -257,11 +258,12 @@ fn reference_attention(
 
 #[test]
 fn matrices_that_are_cut_give_the_same_values() {
-    let (n, k) = (83, 96);
+    let n = 83;
     let formats = FORMATS.iter().map(|spec| spec.format);
     for (format, (kernels, m)) in formats.flat_map(|format| {
         KERNELS.into_iter().flat_map(move |kernels| [5, 70].map(|m| (format, (kernels, m))))
     }) {
+        let k = 96usize.next_multiple_of(format.k_multiple());
         let [whole, cut] = [false, true].map(|cut| {
             let (mut gpu, max_binding) = narrow(kernels);
             let [a, b, c] =

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::{model, output};
 use lowbit_core::Format;
 use lowbit_core::container::{Artifact, Header, MatrixEntry};
+use lowbit_core::format::PlaneSizes;
 use lowbit_engine::arch::llama::Wanted;
 use lowbit_engine::arch::{Llama, llama};
 use lowbit_engine::kv_cache::KvCache;
@@ -152,7 +153,7 @@ fn part(text: &str) -> (u64, &str) {
 
 fn matrices(artifact: &Artifact) -> BTreeMap<&str, Matrix> {
     let describe = |m: &MatrixEntry| {
-        let bytes = m.format.plane_sizes(m.n, m.k).map_or(0, |s| s.w + s.x + s.s + s.m);
+        let bytes = m.format.plane_sizes(m.n, m.k).map_or(0, PlaneSizes::total);
         Matrix { format: m.format.spec().name, n: m.n, k: m.k, bytes }
     };
     let entries = artifact.header().manifest.matrices.iter();

@@ -1,8 +1,8 @@
 //! The products that are measured: the shapes of a small model, decode and prefill.
 
 use lowbit_core::activation::{Activations, QuantizedRows};
-use lowbit_core::buffer::Bytes;
 use lowbit_core::kernels::matmul::{Output, Rows, Write, matmul_tiles};
+use lowbit_core::kernels::selftest::sample;
 use lowbit_core::simd::{Isa, Scalar};
 use lowbit_core::{Format, PackedMatrix};
 
@@ -46,6 +46,17 @@ pub const CASES: &[Case] = &[
     case(Format::Q5, 1536, 576, 128, Activations::A8),
     case(Format::Q8, 1536, 576, 128, Activations::A8),
     case(Format::Q8, 1536, 576, 128, Activations::A16),
+    // Every packed format, in memory that no cache near a core holds.
+    case(Format::Q4, 8192, 2048, 1, Activations::A8),
+    case(Format::Q4m, 8192, 2048, 1, Activations::A8),
+    case(Format::Q5, 8192, 2048, 1, Activations::A8),
+    case(Format::Q5m, 8192, 2048, 1, Activations::A8),
+    case(Format::Q8, 8192, 2048, 1, Activations::A8),
+    case(Format::Q2k, 8192, 2048, 1, Activations::A8),
+    case(Format::Q3k, 8192, 2048, 1, Activations::A8),
+    case(Format::Q4k, 8192, 2048, 1, Activations::A8),
+    case(Format::Q5k, 8192, 2048, 1, Activations::A8),
+    case(Format::Q6k, 8192, 2048, 1, Activations::A8),
 ];
 
 impl std::fmt::Display for Case {
@@ -66,23 +77,7 @@ pub struct Product {
 impl Product {
     /// Deterministic operands.
     pub fn new(case: Case) -> Self {
-        let mut state = 0x2545_f491_4f6c_dd1d_u64;
-        let mut byte = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 56) as u8
-        };
-        let size = case.format.plane_sizes(case.n, case.k).expect("small");
-        let mut codes = |len: usize| Bytes::copy_of(&(0..len).map(|_| byte()).collect::<Vec<_>>());
-        let halves = |len: usize| Bytes::copy_of(&[0x12, 0x24].repeat(len / 2));
-        let w = PackedMatrix {
-            format: case.format,
-            n: case.n,
-            k: case.k,
-            w: codes(size.w),
-            x: codes(size.x),
-            s: halves(size.s),
-            m: halves(size.m),
-        };
+        let w = sample(case.format, case.n, case.k, 1);
         let mut x = QuantizedRows::new(case.activations);
         let values: Vec<f32> = (0..case.m * case.k).map(|i| (i * 7919 % 255) as f32 - 127.0).collect();
         x.quantize(Scalar, &values, case.k).expect("sized to fit");
@@ -106,6 +101,6 @@ impl Product {
     /// Bytes of weights.
     #[allow(dead_code, reason = "for the harnesses that report bandwidth")]
     pub fn bytes(&self) -> usize {
-        self.w.w.len() + self.w.x.len() + self.w.s.len() + self.w.m.len()
+        self.w.byte_len()
     }
 }

@@ -1,7 +1,8 @@
 //! Reading and checking the header.
 
-use super::{MANIFEST_KEY, Manifest, MatrixEntry, PLANES, VERSION, sha256_hex};
+use super::{MANIFEST_KEY, Manifest, MatrixEntry, VERSION, sha256_hex};
 use crate::buffer::ALIGN;
+use crate::format::{PLANE_NAMES, PLANES};
 use crate::import::Parsed;
 use crate::import::safetensors::{self, Safetensors, Tensor};
 use crate::{Error, Result};
@@ -23,7 +24,7 @@ pub struct Header {
     /// SHA-256, in hexadecimal, of the file up to the data region.
     pub fingerprint: String,
     /// Planes of the matrices in the data region; as long as the format needs.
-    matrices: BTreeMap<String, [Range<usize>; 4]>,
+    matrices: BTreeMap<String, [Range<usize>; PLANES]>,
     /// Where the F32 vectors are in the data region.
     vectors: BTreeMap<String, Range<usize>>,
     /// Where the documents (tokenizer and so on) are in the data region.
@@ -82,7 +83,7 @@ impl Header {
     }
 
     /// The manifest's entry and the planes `W`, `X`, `S`, `M` of a matrix, as ranges of the data region.
-    pub fn matrix(&self, name: &str) -> Option<(&MatrixEntry, &[Range<usize>; 4])> {
+    pub fn matrix(&self, name: &str) -> Option<(&MatrixEntry, &[Range<usize>; PLANES])> {
         Some((self.manifest.matrices.get(name)?, self.matrices.get(name)?))
     }
 
@@ -142,10 +143,8 @@ impl Header {
                 .plane_sizes(entry.n, entry.k)
                 .filter(|_| entry.n > 0 && entry.k > 0)
                 .ok_or_else(|| fail(format!("its shape {} x {} is empty or overflows", entry.n, entry.k)))?;
-            let mut ranges = [const { 0..0 }; 4];
-            for ((range, size), letter) in
-                ranges.iter_mut().zip([sizes.w, sizes.x, sizes.s, sizes.m]).zip(PLANES)
-            {
+            let mut ranges = [const { 0..0 }; PLANES];
+            for ((range, size), letter) in ranges.iter_mut().zip(sizes.array()).zip(PLANE_NAMES) {
                 let plane = format!("{name}.{letter}");
                 let tensor = by_name.get(plane.as_str());
                 match (size, tensor) {

@@ -1,7 +1,8 @@
 //! Deciding where everything goes before there is any data.
 
-use super::{CHUNK, Header, MANIFEST_KEY, Manifest, MatrixEntry, PLANES, hex};
+use super::{CHUNK, Header, MANIFEST_KEY, Manifest, MatrixEntry, hex};
 use crate::buffer::ALIGN;
+use crate::format::{PLANE_NAMES, PLANES};
 use crate::import::safetensors;
 use crate::{Error, Format, Result};
 use serde_json::{Map, Value, json};
@@ -49,8 +50,8 @@ impl Item {
 /// Where an item is in the data region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// First bytes of the planes `W`, `X`, `S`, `M`; meaningless for planes that the format lacks.
-    Planes([usize; 4]),
+    /// First bytes of the planes `W`, `X`, `S`, `M`, `D`; meaningless for planes that the format lacks.
+    Planes([usize; PLANES]),
     /// First byte of a vector or document.
     Flat(usize),
 }
@@ -156,10 +157,8 @@ impl Layout {
         match item {
             Item::Matrix { name, format, n, k } => {
                 let sizes = format.plane_sizes(*n, *k)?;
-                let mut planes = [0; 4];
-                for ((place, size), letter) in
-                    planes.iter_mut().zip([sizes.w, sizes.x, sizes.s, sizes.m]).zip(PLANES)
-                {
+                let mut planes = [0; PLANES];
+                for ((place, size), letter) in planes.iter_mut().zip(sizes.array()).zip(PLANE_NAMES) {
                     if size > 0 {
                         let size = size.checked_next_multiple_of(ALIGN)?;
                         *place = self.append(format!("{name}.{letter}"), "U8", size, size)?;

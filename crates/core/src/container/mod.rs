@@ -107,8 +107,5 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The suffixes of a matrix's planes, in the order of [`crate::format::PlaneSizes`].
-const PLANES: [&str; 4] = ["W", "X", "S", "M"];
-
 #[cfg(test)]
 mod tests;

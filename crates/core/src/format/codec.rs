@@ -1,6 +1,6 @@
 //! The scalar meaning of the planes: which bits hold which weight, and its value.
 
-use super::{BLOCK_K, Codes, Format, PackedMatrix, PlaneSizes, ScaleForm, TILE_N};
+use super::{BLOCK_K, Codes, Format, PLANES, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
 use crate::buffer::Bytes;
 use crate::{Error, Result};
 
@@ -10,13 +10,16 @@ impl Format {
         super::FORMATS.iter().find(|spec| spec.name == name).map(|spec| spec.format)
     }
 
-    /// The byte that fills the padding of `W` and `X`: codes that equal the offset.
-    pub(crate) fn padding(self) -> (u8, u8) {
-        match self {
-            Self::Q4 => (0x88, 0),
-            Self::Q5 => (0, 0xff),
-            _ => (0, 0),
-        }
+    /// The bytes that fill the padding of `W` and `X`: codes that equal the offset.
+    pub(crate) fn padding(self) -> [u8; 2] {
+        let spec = self.spec();
+        let [low, high] = spec.codes.fields();
+        // `field`, in every field of so many bits of a byte.
+        let repeat = |field: i32, bits: usize| match bits {
+            0 => 0,
+            _ => (0..8).step_by(bits).fold(0, |byte, at| byte | ((field & ((1 << bits) - 1)) << at)) as u8,
+        };
+        [repeat(spec.offset, low), repeat(spec.offset >> low, high)]
     }
 }
 
@@ -25,27 +28,34 @@ impl PackedMatrix {
     ///
     /// # Errors
     /// When a size overflows, a plane is too short, or a scale or min is not finite. `name` is quoted in the message.
-    pub fn new(name: &str, format: Format, n: usize, k: usize, planes: [Bytes; 4]) -> Result<Self> {
+    pub fn new(name: &str, format: Format, n: usize, k: usize, planes: [Bytes; PLANES]) -> Result<Self> {
         let shape = |problem: String| Error::Shape { what: name.to_owned(), problem };
         if n == 0 || k == 0 {
             return Err(shape(format!("the matrix is {n} x {k}; both sides must be above 0")));
         }
+        let (of, multiple) = (format.spec().name, format.k_multiple());
+        if !k.is_multiple_of(multiple) {
+            return Err(shape(format!("rows of {k} weights; those of {of} are multiples of {multiple}")));
+        }
         let sizes = format
             .plane_sizes(n, k)
             .ok_or_else(|| shape(format!("{n} x {k} overflows the address space")))?;
-        let PlaneSizes { w, x, s, m } = sizes;
         let mut planes = planes;
-        for ((plane, size), letter) in planes.iter_mut().zip([w, x, s, m]).zip(["W", "X", "S", "M"]) {
+        for ((plane, size), letter) in planes.iter_mut().zip(sizes.array()).zip(PLANE_NAMES) {
             *plane = plane.prefix(size).ok_or_else(|| {
                 shape(format!(
-                    "plane {letter} has {} bytes, a {} matrix of {n} x {k} needs {size}",
-                    plane.len(),
-                    format.spec().name
+                    "plane {letter} has {} bytes, a {of} matrix of {n} x {k} needs {size}",
+                    plane.len()
                 ))
             })?;
         }
-        let [w, x, s, m] = planes;
-        for (plane, letter) in [(&s, "S"), (&m, "M")] {
+        let [w, x, s, m, d] = planes;
+        let halves: &[_] = match format.spec().scale {
+            ScaleForm::None => &[],
+            ScaleForm::F16 | ScaleForm::F16Min => &[(&s, "S"), (&m, "M")],
+            ScaleForm::Super | ScaleForm::SuperMin => &[(&d, "D")],
+        };
+        for (plane, letter) in halves {
             if let Some(i) = first_non_finite_f16(plane) {
                 return Err(shape(format!(
                     "plane {letter}, element {i} is {}; scales must be finite, the file is damaged",
@@ -53,7 +63,12 @@ impl PackedMatrix {
                 )));
             }
         }
-        Ok(Self { format, n, k, w, x, s, m })
+        Ok(Self { format, n, k, w, x, s, m, d })
+    }
+
+    /// The planes in order: W, X, S, M, D.
+    pub fn planes(&self) -> [&Bytes; PLANES] {
+        [&self.w, &self.x, &self.s, &self.m, &self.d]
     }
 
     /// Blocks along `k`.
@@ -68,7 +83,7 @@ impl PackedMatrix {
 
     /// Bytes of all planes.
     pub fn byte_len(&self) -> usize {
-        self.w.len() + self.x.len() + self.s.len() + self.m.len()
+        self.planes().iter().map(|plane| plane.len()).sum()
     }
 
     /// The weights of output feature `row`, as f32. This is the definition of every format's values; products of scale
@@ -101,38 +116,19 @@ impl PackedMatrix {
 
     fn code_block(&self, block: usize, lane: usize, out: &mut [f32]) {
         let spec = self.format.spec();
-        let scale = f16_at(&self.s, block * TILE_N + lane);
-        let min = match spec.scale {
-            ScaleForm::F16Min => Some(f16_at(&self.m, block * TILE_N + lane)),
-            _ => None,
-        };
-        let mut codes = [0i32; BLOCK_K];
-        match spec.codes {
-            Codes::I8 => {
-                for (word, codes) in codes.chunks_exact_mut(4).enumerate() {
-                    let bytes = u32_at(&self.w, (block * 8 + word) * TILE_N + lane).to_le_bytes();
-                    for (code, byte) in codes.iter_mut().zip(bytes) {
-                        *code = i32::from(byte as i8);
-                    }
+        for (k, out) in out.iter_mut().enumerate() {
+            let code = match spec.codes {
+                Codes::I8 => {
+                    let word = u32_at(&self.w, (block * 8 + k / 4) * TILE_N + lane);
+                    i32::from(word.to_le_bytes()[k % 4] as i8)
                 }
-            }
-            _ => {
-                let high = match spec.codes {
-                    Codes::U5 => u32_at(&self.x, block * TILE_N + lane),
-                    _ => 0,
-                };
-                for (word, codes) in codes.chunks_exact_mut(8).enumerate() {
-                    let bits = u32_at(&self.w, (block * 4 + word) * TILE_N + lane);
-                    for (i, code) in codes.iter_mut().enumerate() {
-                        let k = word * 8 + i;
-                        let nibble = bits >> (8 * (i % 4) + 4 * (i / 4)) & 15;
-                        let bit = high >> (8 * (k % 4) + k / 4) & 1;
-                        *code = (nibble | bit << 4) as i32;
-                    }
+                _ => {
+                    let [low, high] = spec.codes.fields();
+                    let field = |plane, bits| field_at(plane, bits, block, lane, k);
+                    field(&self.w, low) | field(&self.x, high) << low
                 }
-            }
-        }
-        for (out, code) in out.iter_mut().zip(codes) {
+            };
+            let (scale, min) = self.scale(block, k / spec.group, lane);
             let value = scale * (code - spec.offset) as f32;
             *out = match min {
                 Some(min) => value + min,
@@ -140,6 +136,36 @@ impl PackedMatrix {
             };
         }
     }
+
+    /// Scale and min of group `group` of a block.
+    fn scale(&self, block: usize, group: usize, lane: usize) -> (f32, Option<f32>) {
+        let spec = self.format.spec();
+        let at = (block * (BLOCK_K / spec.group) + group) * TILE_N + lane;
+        let sub = |plane: &[u8]| f32::from(plane[at] as i8);
+        let of_super = |parts: usize, part: usize| {
+            f16_at(&self.d, (block * BLOCK_K / SUPER_K * parts + part) * TILE_N + lane)
+        };
+        match spec.scale {
+            ScaleForm::None => (1.0, None),
+            ScaleForm::F16 => (f16_at(&self.s, at), None),
+            ScaleForm::F16Min => (f16_at(&self.s, at), Some(f16_at(&self.m, at))),
+            ScaleForm::Super => (of_super(1, 0) * sub(&self.s), None),
+            ScaleForm::SuperMin => (of_super(2, 0) * sub(&self.s), Some(of_super(2, 1) * sub(&self.m))),
+        }
+    }
+}
+
+/// What the names of planes in artifacts end with.
+pub(crate) const PLANE_NAMES: [&str; PLANES] = ["W", "X", "S", "M", "D"];
+
+/// The field of code `k` of a block in a plane of `bits` bits a code.
+fn field_at(plane: &[u8], bits: usize, block: usize, lane: usize, k: usize) -> i32 {
+    if bits == 0 {
+        return 0;
+    }
+    let (word, k) = (k * bits / 32, k % (32 / bits));
+    let word = u32_at(plane, (block * bits + word) * TILE_N + lane);
+    (word >> (8 * (k % 4) + bits * (k / 4)) & ((1 << bits) - 1)) as i32
 }
 
 fn u16_at(bytes: &[u8], i: usize) -> u16 {

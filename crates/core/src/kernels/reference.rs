@@ -1,13 +1,12 @@
 //! The naive oracle of the kernels: plain loops that follow the accuracy contract word for word. Never optimised.
 
 use crate::activation::Activations;
-use crate::format::{BLOCK_K, Codes, PackedMatrix, ScaleForm, TILE_N};
+use crate::format::{BLOCK_K, Codes, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
 
-/// A quantised block of a row: codes, their scale, their sum.
+/// A quantised block of a row: codes and their scale.
 pub(crate) struct Block {
     pub codes: Vec<i32>,
     pub scale: f32,
-    pub sum: i32,
 }
 
 /// Quantises one row (finite values).
@@ -22,7 +21,7 @@ pub(crate) fn quantize(x: &[f32], activations: Activations) -> Vec<Block> {
             let (r, scale) = if m > 0.0 && (max / m).is_finite() { (max / m, m / max) } else { (0.0, 1.0) };
             let codes: Vec<i32> =
                 x.iter().map(|x| (x * r).round_ties_even().clamp(-max, max) as i32).collect();
-            Block { sum: codes.iter().sum(), codes, scale }
+            Block { codes, scale }
         })
         .collect()
 }
@@ -34,14 +33,14 @@ pub(crate) fn code(w: &PackedMatrix, n: usize, k: usize) -> i32 {
     if w.format.spec().codes == Codes::I8 {
         return i32::from(w.w[block * 512 + k / 4 * 64 + lane * 4 + k % 4] as i8);
     }
-    let byte = w.w[block * 256 + k / 8 * 64 + lane * 4 + k % 4];
-    let low = i32::from(if k % 8 < 4 { byte & 15 } else { byte >> 4 });
-    if w.format.spec().codes == Codes::U4 {
-        return low;
-    }
-    let word = &w.x[block * 64 + lane * 4..][..4];
-    let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-    low | ((word >> (8 * (k % 4) + k / 4) & 1) << 4) as i32
+    let field = |plane: &[u8], bits: usize| {
+        let Some(of_word) = 32usize.checked_div(bits) else { return 0 };
+        let word = &plane[((block * bits + k / of_word) * TILE_N + lane) * 4..][..4];
+        let (byte, field) = (word[k % 4], k % of_word / 4);
+        i32::from(byte >> (bits * field)) & ((1 << bits) - 1)
+    };
+    let [low, high] = w.format.spec().codes.fields();
+    field(&w.w, low) | field(&w.x, high) << low
 }
 
 /// The float of column `n` and input `k` of a raw format.
@@ -55,10 +54,28 @@ fn float(w: &PackedMatrix, n: usize, k: usize) -> f32 {
     }
 }
 
-/// The scale or min of column `n` in block `b`.
-fn scale(plane: &[u8], blocks: usize, n: usize, b: usize) -> f32 {
-    let at = ((n / TILE_N * blocks + b) * TILE_N + n % TILE_N) * 2;
-    half::f16::from_le_bytes([plane[at], plane[at + 1]]).to_f32()
+/// Element `i` of a plane of halves.
+fn half(plane: &[u8], i: usize) -> f32 {
+    half::f16::from_le_bytes([plane[2 * i], plane[2 * i + 1]]).to_f32()
+}
+
+/// Scale and min of column `n` in group `g` of its row.
+fn scale(w: &PackedMatrix, n: usize, g: usize) -> (f32, f32) {
+    let spec = w.format.spec();
+    let groups = w.k.div_ceil(BLOCK_K) * (BLOCK_K / spec.group);
+    let at = (n / TILE_N * groups + g) * TILE_N + n % TILE_N;
+    let sub = |plane: &[u8]| f32::from(plane[at] as i8);
+    let of_super = |parts: usize, part: usize| {
+        let at = (n / TILE_N * (w.k / SUPER_K) + g * spec.group / SUPER_K) * parts + part;
+        half(&w.d, at * TILE_N + n % TILE_N)
+    };
+    match spec.scale {
+        ScaleForm::None => (1.0, 0.0),
+        ScaleForm::F16 => (half(&w.s, at), 0.0),
+        ScaleForm::F16Min => (half(&w.s, at), half(&w.m, at)),
+        ScaleForm::Super => (of_super(1, 0) * sub(&w.s), 0.0),
+        ScaleForm::SuperMin => (of_super(2, 0) * sub(&w.s), of_super(2, 1) * sub(&w.m)),
+    }
 }
 
 /// `y[n]` for one row `x`.
@@ -71,13 +88,15 @@ pub(crate) fn matmul_row(x: &[f32], w: &PackedMatrix, activations: Activations) 
     let column = |n: usize| {
         let mut acc = 0.0f32;
         for (b, block) in row.iter().enumerate() {
-            let p: i32 = block.codes.iter().enumerate().map(|(k, a)| a * code(w, n, b * BLOCK_K + k)).sum();
-            let s = scale(&w.s, row.len(), n, b);
-            let term = if spec.scale == ScaleForm::F16Min {
-                p as f32 * s + block.sum as f32 * scale(&w.m, row.len(), n, b)
-            } else {
-                (p - spec.offset * block.sum) as f32 * s
-            };
+            let terms = block.codes.chunks(spec.group).enumerate().map(|(i, codes)| {
+                let first = b * BLOCK_K + i * spec.group;
+                let products = (first..).zip(codes).map(|(k, a)| a * code(w, n, k));
+                let (p, sum): (i32, i32) = (products.sum(), codes.iter().sum());
+                let (s, m) = scale(w, n, first / spec.group);
+                let term = (p - spec.offset * sum) as f32 * s;
+                if spec.scale.has_min() { term + sum as f32 * m } else { term }
+            });
+            let term = terms.reduce(|a, b| a + b).unwrap_or_default();
             acc += term * block.scale;
         }
         acc

@@ -5,7 +5,7 @@ use super::matmul::{Output, Rows, Write, matmul_tiles, takes_quantized};
 use super::reference;
 use crate::activation::{Activations, QuantizedRows};
 use crate::buffer::Bytes;
-use crate::format::{BLOCK_K, FORMATS, Format, PackedMatrix, TILE_N};
+use crate::format::{BLOCK_K, FORMATS, Format, PackedMatrix, SUPER_K, TILE_N};
 use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
 use crate::{Error, Result};
 
@@ -41,25 +41,27 @@ pub enum Fill {
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for spec in FORMATS {
+        let widths: &[_] = if spec.scale.is_super() { &[256, 512, 768] } else { &[32, 64, 96, 576, 40] };
         for activations in [Activations::A8, Activations::A16] {
             let mut case = |n, k, m, fill| {
                 cases.push(Case { format: spec.format, n, k, m, fill, activations });
             };
             for n in [1, 15, 16, 17, 48] {
-                for k in [32, 64, 96, 576] {
+                for &k in widths {
                     for m in [1, 2, 9] {
                         case(n, k, m, Fill::Random);
                     }
                 }
             }
             for m in 1..=33 {
-                case(17, 96, m, Fill::Random);
+                case(17, widths[0], m, Fill::Random);
             }
-            case(16, 40, 3, Fill::Random);
-            case(83, 40, 33, Fill::Random);
+            let [.., last] = *widths else { continue };
+            case(16, last, 3, Fill::Random);
+            case(83, last, 33, Fill::Random);
             for fill in [0x00, 0xff, 0x80, 0x7f, 0xf0, 0x0f].map(Fill::Codes).into_iter().chain([Fill::Tiny])
             {
-                case(16, 64, 17, fill);
+                case(16, widths[1], 17, fill);
             }
         }
     }
@@ -113,13 +115,14 @@ pub(crate) fn matrix(format: Format, n: usize, k: usize, fill: Fill, rng: &mut R
         };
         (0..len).map(|_| code(rng)).collect()
     };
-    let scales = |len: usize, rng: &mut Rng| -> Vec<u8> {
+    // `of_tile` vectors of halves a tile, of magnitudes up to `largest`.
+    let scales = |len: usize, of_tile: usize, largest: f32, rng: &mut Rng| -> Vec<u8> {
         let scale = |i: usize| {
-            let padding = i / TILE_N / blocks * TILE_N + i % TILE_N >= n;
+            let padding = i / TILE_N / of_tile * TILE_N + i % TILE_N >= n;
             match fill {
                 _ if padding => 0x7e00,
                 Fill::Tiny => rng.next() as u16 & 0x83ff,
-                _ => half::f16::from_f32(rng.float()).to_bits(),
+                _ => half::f16::from_f32(rng.float() * largest).to_bits(),
             }
         };
         (0..len / 2).map(scale).flat_map(u16::to_le_bytes).collect()
@@ -132,17 +135,19 @@ pub(crate) fn matrix(format: Format, n: usize, k: usize, fill: Fill, rng: &mut R
             _ => (0..len / 4).flat_map(|_| value().to_le_bytes()).collect(),
         }
     };
-    let size = format.plane_sizes(n, k).map_or([0; 4], |size| [size.w, size.x, size.s, size.m]);
-    let w = if takes_quantized(format) { codes(size[0], rng) } else { floats(size[0], rng) };
-    PackedMatrix {
-        format,
-        n,
-        k,
-        w: Bytes::copy_of(&w),
-        x: Bytes::copy_of(&codes(size[1], rng)),
-        s: Bytes::copy_of(&scales(size[2], rng)),
-        m: Bytes::copy_of(&scales(size[3], rng)),
-    }
+    let size = format.plane_sizes(n, k).unwrap_or_default();
+    let spec = format.spec();
+    let w = if takes_quantized(format) { codes(size.w, rng) } else { floats(size.w, rng) };
+    let x = codes(size.x, rng);
+    let (s, m) = if spec.scale.is_super() {
+        (codes(size.s, rng), codes(size.m, rng))
+    } else {
+        (scales(size.s, blocks, 1.0, rng), scales(size.m, blocks, 1.0, rng))
+    };
+    let of_superblock = if spec.scale.has_min() { 2 } else { 1 };
+    let d = scales(size.d, blocks * BLOCK_K / SUPER_K * of_superblock, 1.0 / 64.0, rng);
+    let [w, x, s, m, d] = [w, x, s, m, d].map(|plane| Bytes::copy_of(&plane));
+    PackedMatrix { format, n, k, w, x, s, m, d }
 }
 
 /// Rows with everything that quantisation treats specially: ties, zeros, one-sided extremes, tiny and huge values.

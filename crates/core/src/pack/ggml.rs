@@ -1,7 +1,8 @@
 //! The block types of GGML files.
 
+use super::superblock::Superblock;
 use super::{Origin, Planes};
-use crate::format::BLOCK_K;
+use crate::format::{BLOCK_K, Codes, SUPER_K};
 use crate::{Error, Format, Result};
 
 /// A tensor type as GGUF files number them.
@@ -37,11 +38,11 @@ pub const GGML_TYPES: &[TypeSpec] = &[
     spec(7, "Q5_1", 32, 24, Some(Format::Q5m)),
     spec(8, "Q8_0", 32, 34, Some(Format::Q8)),
     spec(9, "Q8_1", 32, 36, None),
-    spec(10, "Q2_K", 256, 84, None),
-    spec(11, "Q3_K", 256, 110, None),
-    spec(12, "Q4_K", 256, 144, None),
-    spec(13, "Q5_K", 256, 176, None),
-    spec(14, "Q6_K", 256, 210, None),
+    spec(10, "Q2_K", 256, 84, Some(Format::Q2k)),
+    spec(11, "Q3_K", 256, 110, Some(Format::Q3k)),
+    spec(12, "Q4_K", 256, 144, Some(Format::Q4k)),
+    spec(13, "Q5_K", 256, 176, Some(Format::Q5k)),
+    spec(14, "Q6_K", 256, 210, Some(Format::Q6k)),
     spec(15, "Q8_K", 256, 292, None),
     spec(16, "IQ2_XXS", 256, 66, None),
     spec(17, "IQ2_XS", 256, 74, None),
@@ -152,14 +153,17 @@ pub(super) fn pack_row(
         "BF16" => pack_floats(planes, row, bytes, |b: [u8; 2]| half::bf16::from_le_bytes(b).is_finite()),
         _ => {
             for (b, block) in bytes.chunks_exact(ty.0.bytes).enumerate() {
-                let (scale, min) = pack_block(planes, ty, row, b, block);
-                for (what, bits) in [("scale", scale), ("min", min)] {
+                let halves = if ty.0.block == SUPER_K {
+                    pack_super(planes, ty, row, b, block)
+                } else {
+                    pack_block(planes, ty, row, b, block)
+                };
+                for (what, bits) in ["scale", "min"].into_iter().zip(halves) {
                     let value = half::f16::from_bits(bits);
                     if !value.is_finite() {
                         return Err(format!("block {b}: {what} is {value}; the file is damaged"));
                     }
                 }
-                planes.put_scale(row, b, scale, min);
             }
             Ok(())
         }
@@ -181,33 +185,32 @@ fn pack_floats<const N: usize>(
     Ok(())
 }
 
-/// Packs the codes of a block and returns the bits of its scale and min.
+/// Packs a block of 32 and returns the bits of its scale and min.
 ///
 /// Blocks begin with an f16 scale; `_1` types go on with an f16 min, 5-bit types with the high bits; codes follow.
-fn pack_block(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[u8]) -> (u16, u16) {
+fn pack_block(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[u8]) -> [u16; 2] {
+    let spec = planes.format.spec();
     let half_at = |i: usize| u16::from_le_bytes([block[i], block[i + 1]]);
     let word_at = |i: usize| u32::from_le_bytes([block[i], block[i + 1], block[i + 2], block[i + 3]]);
-    let codes = block.len() - if ty.format() == Some(Format::Q8) { BLOCK_K } else { BLOCK_K / 2 };
-    if ty.format() == Some(Format::Q8) {
-        if let Some(codes) = block[codes..].as_array() {
+    if spec.codes == Codes::I8 {
+        if let Some(codes) = block[ty.0.bytes - BLOCK_K..].as_array() {
             planes.put_bytes(row, b, codes);
         }
     } else {
-        let words = std::array::from_fn(|i| word_at(codes + 4 * i));
-        planes.put_words(row, b, &regroup_nibbles(words));
-    }
-    match ty.format() {
-        Some(Format::Q4m) => (half_at(0), half_at(2)),
-        Some(Format::Q5) => {
-            planes.put_high(row, b, word_at(2));
-            (half_at(0), 0)
+        let codes = ty.0.bytes - BLOCK_K / 2;
+        planes.put_words(row, b, &regroup_nibbles(std::array::from_fn(|i| word_at(codes + 4 * i))));
+        if spec.codes == Codes::U5 {
+            let high = word_at(codes - 4);
+            planes.put_high(
+                row,
+                b,
+                &[(0..32).fold(0, |word, k| word | (high >> k & 1) << (8 * (k % 4) + k / 4))],
+            );
         }
-        Some(Format::Q5m) => {
-            planes.put_high(row, b, word_at(4));
-            (half_at(0), half_at(2))
-        }
-        _ => (half_at(0), 0),
     }
+    let halves = [half_at(0), if spec.scale.has_min() { half_at(2) } else { 0 }];
+    planes.put_scale(row, b, halves[0], halves[1]);
+    halves
 }
 
 /// GGML pairs `k` (low nibble) with `k + 16` (high) in byte `k`; our word pairs `k` with `k + 4`.
@@ -216,4 +219,22 @@ fn regroup_nibbles([q0, q1, q2, q3]: [u32; 4]) -> [u32; 4] {
     let low = |a: u32, b: u32| a & LOW | (b & LOW) << 4;
     let high = |a: u32, b: u32| a >> 4 & LOW | b & !LOW;
     [low(q0, q1), low(q2, q3), high(q0, q1), high(q2, q3)]
+}
+
+/// Packs a superblock of 256 and returns the bits of what its scales and mins are multiplied with.
+fn pack_super(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[u8]) -> [u16; 2] {
+    let superblock = match planes.format {
+        Format::Q2k => Superblock::q2_k(block),
+        Format::Q3k => Superblock::q3_k(block),
+        Format::Q4k => Superblock::q45_k(block, false),
+        Format::Q5k => Superblock::q45_k(block, true),
+        _ => Superblock::q6_k(block),
+    };
+    for (i, codes) in superblock.codes.as_chunks().0.iter().enumerate() {
+        planes.put_codes(row, b * (SUPER_K / BLOCK_K) + i, codes);
+    }
+    let groups = SUPER_K / ty.0.format.map_or(BLOCK_K, |format| format.spec().group);
+    let mins = if planes.m.is_empty() { &[] } else { &superblock.mins[..groups] };
+    planes.put_super(row, b, [&superblock.scales[..groups], mins], superblock.d);
+    superblock.d
 }

@@ -5,11 +5,12 @@
 //! memory as a whole.
 
 mod ggml;
+mod superblock;
 
 pub use ggml::{GGML_TYPES, GgmlType, TypeSpec};
 
 use crate::buffer::Bytes;
-use crate::format::{BLOCK_K, PlaneSizes, TILE_N, quantize_q4, quantize_q8};
+use crate::format::{BLOCK_K, PLANES, PlaneSizes, SUPER_K, ScaleForm, TILE_N, quantize_q4, quantize_q8};
 use crate::{Error, Format, PackedMatrix, Result};
 
 /// The tensor that is being packed, for messages.
@@ -34,18 +35,20 @@ pub struct Planes {
     k: usize,
     /// Codes.
     pub w: Vec<u8>,
-    /// High bits of 5-bit codes.
+    /// High bits of codes.
     pub x: Vec<u8>,
-    /// Scales, f16.
+    /// Scales.
     pub s: Vec<u8>,
-    /// Mins, f16.
+    /// Mins.
     pub m: Vec<u8>,
+    /// What scales and mins of two levels are multiplied with.
+    pub d: Vec<u8>,
 }
 
 impl Planes {
     /// Planes of `rows` x `k` weights, all padding. `None` when a size overflows.
     pub fn new(format: Format, rows: usize, k: usize) -> Option<Self> {
-        let mut planes = Self { format, k, w: vec![], x: vec![], s: vec![], m: vec![] };
+        let mut planes = Self { format, k, w: vec![], x: vec![], s: vec![], m: vec![], d: vec![] };
         planes.reset(rows)?;
         Some(planes)
     }
@@ -53,17 +56,23 @@ impl Planes {
     /// Makes the planes those of `rows` rows, all padding; their memory is reused.
     pub fn reset(&mut self, rows: usize) -> Option<()> {
         let sizes = self.format.plane_sizes(rows, self.k)?;
-        let (w_padding, x_padding) = self.format.padding();
+        let [w_padding, x_padding] = self.format.padding();
         for (plane, size, padding) in [
             (&mut self.w, sizes.w, w_padding),
             (&mut self.x, sizes.x, x_padding),
             (&mut self.s, sizes.s, 0),
             (&mut self.m, sizes.m, 0),
+            (&mut self.d, sizes.d, 0),
         ] {
             plane.clear();
             plane.resize(size, padding);
         }
         Some(())
+    }
+
+    /// The planes in order: W, X, S, M, D.
+    pub fn all(&self) -> [&[u8]; PLANES] {
+        [&self.w, &self.x, &self.s, &self.m, &self.d]
     }
 
     /// Where the planes of a slice that starts at row `first_row` (a multiple of 16) begin in the whole planes.
@@ -132,7 +141,7 @@ impl Planes {
             Format::Q4 => {
                 let (scale, codes) = quantize_q4(block)?;
                 self.put_scale(row, b, scale.to_bits(), 0);
-                self.put_words(row, b, &nibble_words(&codes));
+                self.put_codes(row, b, &codes.map(|code| (code + 8) as u8));
             }
             Format::Q8 => {
                 let (scale, codes) = quantize_q8(block)?;
@@ -154,19 +163,29 @@ impl Planes {
         self.k.div_ceil(BLOCK_K)
     }
 
-    /// The four words of eight 4-bit codes of block `b`.
-    fn put_words(&mut self, row: usize, b: usize, words: &[u32; 4]) {
-        let start = (row / TILE_N * self.blocks() + b) * 4 * TILE_N + row % TILE_N;
+    /// Unsigned codes of block `b`, cut into the fields of the format.
+    fn put_codes(&mut self, row: usize, b: usize, codes: &[u8; BLOCK_K]) {
+        let [low, high] = self.format.spec().codes.fields();
+        self.put_words(row, b, &words(codes, low, 0)[..low]);
+        if high > 0 {
+            self.put_high(row, b, &words(codes, high, low)[..high]);
+        }
+    }
+
+    /// The words of block `b` in `W`.
+    fn put_words(&mut self, row: usize, b: usize, words: &[u32]) {
+        let start = (row / TILE_N * self.blocks() + b) * words.len() * TILE_N + row % TILE_N;
         for (i, word) in words.iter().enumerate() {
             put(&mut self.w, start + i * TILE_N, word.to_le_bytes());
         }
     }
 
-    /// The bit 4 of each code of block `b`; bit `k` of `high` belongs to code `k`.
-    fn put_high(&mut self, row: usize, b: usize, high: u32) {
-        let word = (0..32).fold(0, |word, k| word | (high >> k & 1) << (8 * (k % 4) + k / 4));
-        let at = (row / TILE_N * self.blocks() + b) * TILE_N + row % TILE_N;
-        put(&mut self.x, at, word.to_le_bytes());
+    /// The words of block `b` in `X`.
+    fn put_high(&mut self, row: usize, b: usize, words: &[u32]) {
+        let start = (row / TILE_N * self.blocks() + b) * words.len() * TILE_N + row % TILE_N;
+        for (i, word) in words.iter().enumerate() {
+            put(&mut self.x, start + i * TILE_N, word.to_le_bytes());
+        }
     }
 
     /// The 32 signed bytes of block `b`.
@@ -185,6 +204,24 @@ impl Planes {
         }
     }
 
+    /// The scales of superblock `b`, and, where the format has them, the mins: a byte a group, and what they are multiplied
+    /// with.
+    fn put_super(&mut self, row: usize, b: usize, [scales, mins]: [&[i8]; 2], d: [u16; 2]) {
+        let spec = self.format.spec();
+        let (tile, lane) = (row / TILE_N, row % TILE_N);
+        let groups = SUPER_K / spec.group;
+        let supers = tile * (self.k / SUPER_K) + b;
+        for (plane, values) in [(&mut self.s, scales), (&mut self.m, mins)] {
+            for (group, value) in values.iter().enumerate() {
+                put(plane, (supers * groups + group) * TILE_N + lane, value.to_le_bytes());
+            }
+        }
+        let parts = if spec.scale == ScaleForm::SuperMin { 2 } else { 1 };
+        for (part, d) in d.iter().enumerate().take(parts) {
+            put(&mut self.d, (supers * parts + part) * TILE_N + lane, d.to_le_bytes());
+        }
+    }
+
     fn put_float<const N: usize>(&mut self, row: usize, k: usize, value: [u8; N]) {
         let i = (row / TILE_N * self.blocks() * BLOCK_K + k) * TILE_N + row % TILE_N;
         put(&mut self.w, i, value);
@@ -192,7 +229,7 @@ impl Planes {
 
     /// A whole matrix of `n` rows from planes that hold all of them.
     pub fn into_matrix(self, name: &str, n: usize) -> Result<PackedMatrix> {
-        let planes = [&self.w, &self.x, &self.s, &self.m].map(|plane| Bytes::copy_of(plane));
+        let planes = self.all().map(|plane| Bytes::copy_of(plane));
         PackedMatrix::new(name, self.format, n, self.k, planes)
     }
 }
@@ -225,14 +262,17 @@ fn put<const N: usize>(plane: &mut [u8], i: usize, value: [u8; N]) {
     plane[i * N..][..N].copy_from_slice(&value);
 }
 
-/// Signed 4-bit codes to words of codes with offset 8.
-fn nibble_words(codes: &[i8; BLOCK_K]) -> [u32; 4] {
-    std::array::from_fn(|word| {
-        (0..8).fold(0, |bits, i| {
-            let code = (codes[word * 8 + i] + 8) as u32;
-            bits | code << (8 * (i % 4) + 4 * (i / 4))
-        })
-    })
+/// The words of one column of a plane: bits `shift..shift + bits` of the codes of a block, in the first `bits` words.
+fn words(codes: &[u8; BLOCK_K], bits: usize, shift: usize) -> [u32; 4] {
+    let mut words = [0; 4];
+    let of_word = BLOCK_K / bits;
+    for (word, codes) in words.iter_mut().zip(codes.chunks(of_word)) {
+        *word = codes.iter().enumerate().fold(0, |word, (k, code)| {
+            let field = u32::from(*code >> shift) & ((1 << bits) - 1);
+            word | field << (8 * (k % 4) + bits * (k / 4))
+        });
+    }
+    words
 }
 
 #[cfg(test)]

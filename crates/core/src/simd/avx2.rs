@@ -73,6 +73,13 @@ impl Simd for Avx2 {
         ])
     }
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> F32 {
+        isa!([
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(x.as_ptr().cast()))),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(x.as_ptr().add(8).cast()))),
+        ])
+    }
+    #[inline(always)]
     fn store_f16(self, v: F32, out: &mut [u16; LANES]) {
         let v = self.max(self.min(v, self.splat(F16_MAX)), self.splat(-F16_MAX));
         isa!({

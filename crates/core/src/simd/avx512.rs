@@ -70,6 +70,10 @@ impl Simd for Avx512 {
         isa!(_mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())))
     }
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> __m512 {
+        isa!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
+    }
+    #[inline(always)]
     fn store_f16(self, v: __m512, out: &mut [u16; LANES]) {
         let v = self.max(self.min(v, self.splat(F16_MAX)), self.splat(-F16_MAX));
         isa!(_mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvtps_ph::<NEAREST>(v)))

@@ -99,6 +99,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     }
     /// Widens 16 finite IEEE halves (exact, denormals too).
     fn load_f16(self, x: &[u16; LANES]) -> Self::F32;
+    /// Converts 16 signed bytes.
+    fn load_i8(self, x: &[i8; LANES]) -> Self::F32;
     /// Narrows to the nearest IEEE half, ties to even; saturates at [`F16_MAX`], so that the result is finite.
     fn store_f16(self, v: Self::F32, out: &mut [u16; LANES]);
     /// `a + b`

@@ -46,6 +46,10 @@ impl Simd for Scalar {
         x.map(|bits| half::f16::from_bits(bits).to_f32())
     }
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> F32 {
+        x.map(f32::from)
+    }
+    #[inline(always)]
     fn store_f16(self, v: F32, out: &mut [u16; LANES]) {
         let v = self.max(self.min(v, [F16_MAX; LANES]), [-F16_MAX; LANES]);
         *out = v.map(|x| half::f16::from_f32(x).to_bits());

@@ -178,6 +178,18 @@ macro_rules! simd {
                 map(x, widen_f16)
             }
             #[inline(always)]
+            fn load_i8(self, x: &[i8; LANES]) -> V {
+                // SAFETY: the array has 16 bytes; loads may be unaligned.
+                let x = unsafe { v128_load(x.as_ptr().cast()) };
+                let [low, high] = [i16x8_extend_low_i8x16(x), i16x8_extend_high_i8x16(x)];
+                [
+                    f32x4_convert_i32x4(i32x4_extend_low_i16x8(low)),
+                    f32x4_convert_i32x4(i32x4_extend_high_i16x8(low)),
+                    f32x4_convert_i32x4(i32x4_extend_low_i16x8(high)),
+                    f32x4_convert_i32x4(i32x4_extend_high_i16x8(high)),
+                ]
+            }
+            #[inline(always)]
             fn store_f16(self, v: V, out: &mut [u16; LANES]) {
                 let v = self.max(self.min(v, self.splat(F16_MAX)), self.splat(-F16_MAX));
                 let v = map(v, narrow_f16);

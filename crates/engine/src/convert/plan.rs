@@ -4,7 +4,7 @@ use super::{Description, Options, TOKENIZER, Weights, in_file};
 use crate::arch::{TensorKind, TensorSpec};
 use crate::{Result, SamplingOptions};
 use lowbit_core::container::{Item, Layout, Place};
-use lowbit_core::format::{BLOCK_K, TILE_N};
+use lowbit_core::format::{BLOCK_K, PLANES, TILE_N};
 use lowbit_core::pack::{GgmlType, Origin, Planes};
 use lowbit_core::{Error, Format};
 use std::ops::Range;
@@ -78,7 +78,7 @@ struct Tensor {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// Planes begin here.
-    Matrix { format: Format, k: usize, planes: [usize; 4] },
+    Matrix { format: Format, k: usize, planes: [usize; PLANES] },
     /// A vector begins here.
     Vector { start: usize },
 }
@@ -199,9 +199,7 @@ impl Plan {
             planes.pack_f32(&self.floats, origin)?;
         }
         let at = planes.offsets(step.first_row).ok_or_else(|| overflow(origin))?;
-        for ((start, offset), plane) in
-            starts.into_iter().zip([at.w, at.x, at.s, at.m]).zip([&planes.w, &planes.x, &planes.s, &planes.m])
-        {
+        for ((start, offset), plane) in starts.into_iter().zip(at.array()).zip(planes.all()) {
             if !plane.is_empty() {
                 write(start + offset, plane)?;
             }

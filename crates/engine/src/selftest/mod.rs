@@ -19,7 +19,7 @@ use lowbit_core::{Error, PackedMatrix};
 use std::task::{Poll, ready};
 
 /// Input features: more blocks than any shader takes at once. Output features: no whole number of tiles.
-const WIDTH: usize = 544;
+const WIDTH: usize = 768;
 const FEATURES: usize = 83;
 /// Rows of a prompt's chunk.
 const ROWS: usize = 33;

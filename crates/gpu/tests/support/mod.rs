@@ -127,7 +127,7 @@ pub fn floats(rows: &[f32], width: usize) -> PackedMatrix {
     }
     let w = Bytes::copy_of(&plane.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
     let none = || Bytes::copy_of(&[]);
-    PackedMatrix::new("rows", Format::F32, n, width, [w, none(), none(), none()]).unwrap()
+    PackedMatrix::new("rows", Format::F32, n, width, [w, none(), none(), none(), none()]).unwrap()
 }
 
 /// A tensor of these rows: rows of an embedding table.
@@ -159,15 +159,16 @@ pub fn weights(w: &PackedMatrix, n: usize) -> (Vec<f64>, Vec<f64>) {
 }
 
 /// The product of `x` and row `n` by these kernels. Integers are exact, so that what codes are multiplied with is off by
-/// `(blocks + 4)` roundings of the sum of the magnitudes of the blocks' terms; for floats, where sums within a block round
-/// too, of the sum of the magnitudes of all terms and 32 more.
+/// `(groups + 4)` roundings of the sum of the magnitudes of the groups' terms; for floats, where sums within a group round
+/// too, of the sum of the magnitudes of all terms and a group more.
 pub fn product(kernels: Kernels, x: &[f32], w: &PackedMatrix, n: usize) -> Exact {
     let (scaled, mins) = weights(w, n);
     let integers = kernels.products == Products::Dot4 && w.format.spec().codes != Codes::Float;
     let x = if integers { dequantized(x) } else { x.iter().map(|x| f64::from(*x)).collect() };
-    let roundings = w.k.div_ceil(32) + 4 + if integers { 0 } else { 32 };
+    let group = w.format.spec().group;
+    let roundings = w.k.div_ceil(group) + 4 + if integers { 0 } else { group };
     let (mut value, mut terms) = (0.0, 0.0);
-    for ((x, scaled), mins) in x.chunks(32).zip(scaled.chunks(32)).zip(mins.chunks(32)) {
+    for ((x, scaled), mins) in x.chunks(group).zip(scaled.chunks(group)).zip(mins.chunks(group)) {
         for weights in [scaled, mins] {
             let products = || x.iter().zip(weights).map(|(x, w)| x * w);
             value += products().sum::<f64>();

@@ -6,6 +6,7 @@
 
 mod float;
 mod output;
+mod packed;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 mod quantized;
@@ -104,10 +105,10 @@ fn check(x: Rows<'_>, w: &PackedMatrix, tiles: &Tiles<'_>) -> Result<()> {
     if tiles.n() != w.n {
         return shape(format!("an output of {} columns for a matrix of {}", tiles.n(), w.n));
     }
-    let planes = [&w.w, &w.x, &w.s, &w.m].map(|plane| plane.len());
-    let aligned = [&w.w, &w.x, &w.s, &w.m].iter().all(|plane| plane.as_ptr().addr() % 4 == 0);
+    let planes = w.planes().map(|plane| plane.len());
+    let aligned = w.planes().iter().all(|plane| plane.as_ptr().addr() % 4 == 0);
     match w.format.plane_sizes(w.n, w.k) {
-        Some(size) if planes == [size.w, size.x, size.s, size.m] && aligned => Ok(()),
+        Some(size) if planes == size.array() && aligned => Ok(()),
         size => shape(format!("planes of {planes:?} bytes for {size:?}")),
     }
 }

@@ -6,10 +6,10 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::quantized::{I8, Packed, Tile, U4, U5};
+use super::packed::{I8, Packed, Tile, U4, U5};
 use super::{Tiles, Write};
 use crate::activation::{PANEL, Panel, Panels, PanelsRef, QuantizedRows};
-use crate::format::{Format, PackedMatrix};
+use crate::format::{BLOCK_K, Format, PackedMatrix};
 use crate::simd::{Avx512, BlockCodes, Dot, Kernel, LANES, MatrixEngine, PanelSums};
 
 /// Tiles that share one reading of a panel of rows.
@@ -24,7 +24,8 @@ thread_local! {
     static UNPACKED: Cell<Vec<BlockCodes>> = const { Cell::new(Vec::new()) };
 }
 
-/// Computes all whole panels; returns how many these are.
+/// Computes all whole panels; returns how many these are. Formats whose halves of a block have scales of their own are
+/// left to the vectors: the engine sums over whole blocks.
 pub(super) fn run<E: MatrixEngine>(
     vectors: Avx512,
     engine: E,
@@ -33,6 +34,9 @@ pub(super) fn run<E: MatrixEngine>(
     write: Write,
     tiles: Tiles<'_>,
 ) -> usize {
+    if w.format.spec().group < BLOCK_K {
+        return 0;
+    }
     match x.panels() {
         PanelsRef::A8(x) => run_planes(vectors, engine, x, w, write, tiles),
         PanelsRef::A16(x) => run_planes(vectors, engine, x, w, write, tiles),
@@ -48,12 +52,19 @@ fn run_planes<E: MatrixEngine, const P: usize>(
     write: Write,
     tiles: Tiles<'_>,
 ) {
+    macro_rules! product {
+        ($packed:ty) => {
+            vectors.run(Product::<E, $packed, P>::new(engine, x, w, write, tiles))
+        };
+    }
     match w.format {
-        Format::Q4 => vectors.run(Product::<E, U4<false>, P>::new(engine, x, w, write, tiles)),
-        Format::Q4m => vectors.run(Product::<E, U4<true>, P>::new(engine, x, w, write, tiles)),
-        Format::Q5 => vectors.run(Product::<E, U5<false>, P>::new(engine, x, w, write, tiles)),
-        Format::Q5m => vectors.run(Product::<E, U5<true>, P>::new(engine, x, w, write, tiles)),
-        _ => vectors.run(Product::<E, I8, P>::new(engine, x, w, write, tiles)),
+        Format::Q4 => product!(U4<{ Format::Q4 as usize }>),
+        Format::Q4m => product!(U4<{ Format::Q4m as usize }>),
+        Format::Q4k => product!(U4<{ Format::Q4k as usize }>),
+        Format::Q5 => product!(U5<{ Format::Q5 as usize }>),
+        Format::Q5m => product!(U5<{ Format::Q5m as usize }>),
+        Format::Q5k => product!(U5<{ Format::Q5k as usize }>),
+        _ => product!(I8),
     }
 }
 
@@ -73,7 +84,7 @@ impl<'a, E, W, const P: usize> Product<'a, E, W, P> {
     }
 }
 
-impl<E: MatrixEngine, W: Packed, const P: usize> Kernel for Product<'_, E, W, P> {
+impl<E: MatrixEngine, W: Packed<1>, const P: usize> Kernel for Product<'_, E, W, P> {
     type Output = ();
 
     /// Some tiles are unpacked; then every panel of rows, once it is in the cache, meets all of them.
@@ -90,7 +101,7 @@ impl<E: MatrixEngine, W: Packed, const P: usize> Kernel for Product<'_, E, W, P>
         for first in range.clone().step_by(TILES) {
             let group = first..range.end.min(first + TILES);
             for (index, codes) in group.clone().zip(unpacked.chunks_exact_mut(blocks)) {
-                let tile = Tile::of(w, index);
+                let tile = Tile::of::<W, 1>(w, index);
                 for (b, codes) in codes.iter_mut().enumerate() {
                     W::unpack(tile, b, codes);
                 }
@@ -102,7 +113,7 @@ impl<E: MatrixEngine, W: Packed, const P: usize> Kernel for Product<'_, E, W, P>
                         s,
                         &mut engine,
                         x,
-                        Tile::of(w, index),
+                        Tile::of::<W, 1>(w, index),
                         codes,
                         &mut kept,
                         &mut values,
@@ -117,7 +128,7 @@ impl<E: MatrixEngine, W: Packed, const P: usize> Kernel for Product<'_, E, W, P>
 
 /// A panel of [`PANEL`] rows times a tile, whose codes are unpacked in `codes`, `[block]`.
 #[inline(always)]
-fn multiply<S: Dot, E: MatrixEngine, W: Packed, const P: usize>(
+fn multiply<S: Dot, E: MatrixEngine, W: Packed<1>, const P: usize>(
     s: S,
     engine: &mut E,
     x: Panel<'_, P>,
@@ -130,7 +141,6 @@ fn multiply<S: Dot, E: MatrixEngine, W: Packed, const P: usize>(
     let blocks = codes.len();
     let rows = &x.codes.as_chunks().0[..blocks];
     let (row_scales, row_sums) = (&x.scales.as_chunks().0[..blocks], &x.sums.as_chunks().0[..blocks]);
-    let (scales, mins) = (&tile.s[..blocks], if W::MIN { &tile.m[..blocks] } else { &[] });
     let mut totals = [s.splat(0.0); PANEL];
     for b in 0..AHEAD.min(blocks) {
         engine.multiply(&rows[b], &codes[b], &mut kept[b % KEPT]);
@@ -140,11 +150,11 @@ fn multiply<S: Dot, E: MatrixEngine, W: Packed, const P: usize>(
             engine.multiply(&rows[b + AHEAD], &codes[b + AHEAD], &mut kept[(b + AHEAD) % KEPT]);
         }
         let sums = &kept[b % KEPT];
-        let scale = s.load_f16(&scales[b]);
+        let [scale] = W::scales(s, tile, b);
         let row_scales: &[f32; PANEL] = &row_scales[b];
         let (mut min, mut float_sums) = (scale, [0.0; PANEL]);
         if W::MIN {
-            min = s.load_f16(&mins[b]);
+            [min] = W::mins(s, tile, b);
             s.store(s.i32_to_f32(s.load_i32(&row_sums[b])), &mut float_sums);
         }
         // Written out: as a loop it is not unrolled, and the totals are kept in memory.

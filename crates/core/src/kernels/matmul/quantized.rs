@@ -1,182 +1,18 @@
-//! Packed weights with a scale per block of 32.
+//! Packed weights with a scale per block of 32, or per half of one.
 //!
 //! With `P = sum of a * u` and `S = sum of a` over a block, in increasing order of blocks:
 //! `acc = fl(acc + fl(fl(f32(P - offset * S) * s) * d))`, or with mins
-//! `acc = fl(acc + fl(fl(fl(f32(P) * s) + fl(f32(S) * m)) * d))`.
+//! `acc = fl(acc + fl(fl(fl(f32(P) * s) + fl(f32(S) * m)) * d))`. Of a block whose halves have scales of their own the terms
+//! of both are added, rounded, before `d` is multiplied. `s` and `m` of two levels are products, which are exact.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::packed::{Halves, I8, Packed, Tile, U4, U5};
 use super::{Tiles, Write};
 use crate::activation::{Block, PANEL, Panel, Panels};
-use crate::format::{FORMATS, Format, PackedMatrix, ScaleForm, TILE_N};
-#[cfg(target_arch = "x86_64")]
-use crate::simd::BlockCodes;
+use crate::format::{Format, PackedMatrix};
 use crate::simd::{Dot, Kernel, LANES};
-
-/// The planes of one tile, a block an item.
-#[derive(Clone, Copy)]
-pub(super) struct Tile<'a> {
-    w: &'a [u8],
-    x: &'a [u8],
-    pub(super) s: &'a [[u16; LANES]],
-    pub(super) m: &'a [[u16; LANES]],
-    /// Codes of this tile and all that follow.
-    rest: &'a [u8],
-}
-
-impl<'a> Tile<'a> {
-    /// Tile `tile` of `w`, whose planes have the sizes that its format demands.
-    #[inline(always)]
-    pub(super) fn of(w: &'a PackedMatrix, tile: usize) -> Self {
-        let blocks = super::blocks(w);
-        let part = |plane: &'a [u8], block: usize| {
-            if plane.is_empty() { plane } else { &plane[tile * blocks * block..][..blocks * block] }
-        };
-        let spec = w.format.spec();
-        let codes = if spec.bits == 8 { 512 } else { 256 };
-        let halves = |plane| bytemuck::cast_slice::<u8, u16>(part(plane, TILE_N * 2)).as_chunks().0;
-        let rest = &w.w[tile * blocks * codes..];
-        Self { w: part(&w.w, codes), x: part(&w.x, 64), s: halves(&w.s), m: halves(&w.m), rest }
-    }
-}
-
-/// A packed format at compile time.
-pub(super) trait Packed {
-    const FORMAT: Format;
-    const MIN: bool = matches!(FORMATS[Self::FORMAT as usize].scale, ScaleForm::F16Min);
-    const OFFSET: i32 = FORMATS[Self::FORMAT as usize].offset;
-    /// Bytes of a block in the plane of codes.
-    const BLOCK: usize = if FORMATS[Self::FORMAT as usize].bits == 8 { 512 } else { 256 };
-
-    /// The codes of block `b` minus their offset.
-    #[cfg(target_arch = "x86_64")]
-    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes);
-
-    /// `P - offset * S` of block `b`.
-    fn dot<S: Dot, const P: usize, const R: usize>(
-        s: S,
-        tile: Tile<'_>,
-        b: usize,
-        x: Block<'_, P, R>,
-    ) -> [S::I32; R];
-
-    /// The same for one row and several tiles.
-    #[inline(always)]
-    fn dots<S: Dot, const P: usize, const N: usize>(
-        s: S,
-        tiles: [Tile<'_>; N],
-        b: usize,
-        x: Block<'_, P, 1>,
-    ) -> [S::I32; N] {
-        let mut products = [s.splat_i32(0); N];
-        for n in 0..N {
-            products[n] = Self::dot(s, tiles[n], b, x)[0];
-        }
-        products
-    }
-}
-
-pub(super) struct U4<const MIN: bool>;
-pub(super) struct U5<const MIN: bool>;
-pub(super) struct I8;
-
-impl<const MIN: bool> Packed for U4<MIN> {
-    const FORMAT: Format = if MIN { Format::Q4m } else { Format::Q4 };
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
-        let w: &[u8; 256] = &tile.w.as_chunks().0[b];
-        for (i, out) in codes.0.iter_mut().enumerate() {
-            nibbles(w, i, out);
-            subtract(Self::OFFSET, out);
-        }
-    }
-    #[inline(always)]
-    fn dot<S: Dot, const P: usize, const R: usize>(
-        s: S,
-        tile: Tile<'_>,
-        b: usize,
-        x: Block<'_, P, R>,
-    ) -> [S::I32; R] {
-        s.dot_u4(&tile.w.as_chunks().0[b], x, Self::OFFSET)
-    }
-    #[inline(always)]
-    fn dots<S: Dot, const P: usize, const N: usize>(
-        s: S,
-        tiles: [Tile<'_>; N],
-        b: usize,
-        x: Block<'_, P, 1>,
-    ) -> [S::I32; N] {
-        let mut codes: [&[u8; 256]; N] = [&tiles[0].w.as_chunks().0[b]; N];
-        for n in 1..N {
-            codes[n] = &tiles[n].w.as_chunks().0[b];
-        }
-        s.dots_u4(codes, x, Self::OFFSET)
-    }
-}
-
-impl<const MIN: bool> Packed for U5<MIN> {
-    const FORMAT: Format = if MIN { Format::Q5m } else { Format::Q5 };
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
-        let (w, high): (&[u8; 256], &[u8; 64]) = (&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b]);
-        for (i, out) in codes.0.iter_mut().enumerate() {
-            nibbles(w, i, out);
-            for (code, high) in out.iter_mut().zip(high) {
-                *code |= (high >> i & 1) << 4;
-            }
-            subtract(Self::OFFSET, out);
-        }
-    }
-    #[inline(always)]
-    fn dot<S: Dot, const P: usize, const R: usize>(
-        s: S,
-        tile: Tile<'_>,
-        b: usize,
-        x: Block<'_, P, R>,
-    ) -> [S::I32; R] {
-        s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::OFFSET)
-    }
-}
-
-impl Packed for I8 {
-    const FORMAT: Format = Format::Q8;
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
-        codes.0.as_flattened_mut().copy_from_slice(&tile.w[b * Self::BLOCK..][..Self::BLOCK]);
-    }
-    #[inline(always)]
-    fn dot<S: Dot, const P: usize, const R: usize>(
-        s: S,
-        tile: Tile<'_>,
-        b: usize,
-        x: Block<'_, P, R>,
-    ) -> [S::I32; R] {
-        s.dot_i8(&tile.w.as_chunks().0[b], x)
-    }
-}
-
-/// Word `i` of every column: the low or the high nibbles of a granule.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn nibbles(w: &[u8; 256], i: usize, codes: &mut [u8; 64]) {
-    let granule: &[u8; 64] = &w.as_chunks().0[i / 2];
-    for (code, byte) in codes.iter_mut().zip(granule) {
-        *code = if i.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
-    }
-}
-
-/// Codes minus their offset, as signed bytes.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn subtract(offset: i32, codes: &mut [u8; 64]) {
-    for code in codes {
-        *code = code.wrapping_sub(offset as u8);
-    }
-}
 
 /// Computes panels `from..` of checked tiles.
 #[inline(always)]
@@ -188,17 +24,27 @@ pub(super) fn run<S: Dot, const P: usize>(
     tiles: Tiles<'_>,
     from: usize,
 ) {
+    macro_rules! product {
+        ($packed:ty) => {
+            s.call(Product::<$packed, P, _>::new(x, w, write, tiles, from))
+        };
+    }
     match w.format {
-        Format::Q4 => s.call(Product::<U4<false>, P>::new(x, w, write, tiles, from)),
-        Format::Q4m => s.call(Product::<U4<true>, P>::new(x, w, write, tiles, from)),
-        Format::Q5 => s.call(Product::<U5<false>, P>::new(x, w, write, tiles, from)),
-        Format::Q5m => s.call(Product::<U5<true>, P>::new(x, w, write, tiles, from)),
-        _ => s.call(Product::<I8, P>::new(x, w, write, tiles, from)),
+        Format::Q4 => product!(U4<{ Format::Q4 as usize }>),
+        Format::Q4m => product!(U4<{ Format::Q4m as usize }>),
+        Format::Q4k => product!(U4<{ Format::Q4k as usize }>),
+        Format::Q5 => product!(U5<{ Format::Q5 as usize }>),
+        Format::Q5m => product!(U5<{ Format::Q5m as usize }>),
+        Format::Q5k => product!(U5<{ Format::Q5k as usize }>),
+        Format::Q2k => product!(Halves<{ Format::Q2k as usize }>),
+        Format::Q3k => product!(Halves<{ Format::Q3k as usize }>),
+        Format::Q6k => product!(Halves<{ Format::Q6k as usize }>),
+        _ => product!(I8),
     }
 }
 
 /// The tiles of one format and precision: a function of its own, as the compiler takes long over large ones.
-struct Product<'a, W, const P: usize> {
+struct Product<'a, W, const P: usize, const G: usize> {
     x: Panels<'a, P>,
     w: &'a PackedMatrix,
     write: Write,
@@ -207,14 +53,14 @@ struct Product<'a, W, const P: usize> {
     format: PhantomData<W>,
 }
 
-impl<'a, W: Packed, const P: usize> Product<'a, W, P> {
+impl<'a, W: Packed<G>, const P: usize, const G: usize> Product<'a, W, P, G> {
     #[inline(always)]
     fn new(x: Panels<'a, P>, w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>, from: usize) -> Self {
         Self { x, w, write, tiles, from, format: PhantomData }
     }
 }
 
-impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
+impl<W: Packed<G>, const P: usize, const G: usize> Kernel for Product<'_, W, P, G> {
     type Output = ();
 
     /// All rows of a tile, then the next tile: the tile's weights come from memory once and then from the cache. A single
@@ -231,8 +77,8 @@ impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
                     ($r:literal) => {
                         while const { $r * P <= S::ROWS } && x.rows - row >= $r {
                             let mut values = [[0.0; LANES]; $r];
-                            let tile = Tile::of(w, index);
-                            s.call(Group::<W, P, $r> {
+                            let tile = Tile::of::<W, G>(w, index);
+                            s.call(Group::<W, P, $r, G> {
                                 tile,
                                 x,
                                 first: row,
@@ -251,7 +97,7 @@ impl<W: Packed, const P: usize> Kernel for Product<'_, W, P> {
                 }
                 while row < x.rows {
                     let (at, range) = (panel * PANEL + row, index..index + step);
-                    s.call(Row::<W, P> {
+                    s.call(Row::<W, P, G> {
                         x,
                         row,
                         w,
@@ -276,7 +122,7 @@ const TURN: usize = 3;
 
 /// Row `row` of a panel times some tiles, written to row `at`. Every weight is read once, from memory, and [`STREAMS`]
 /// tiles that lie far apart at the same time.
-struct Row<'a, W, const P: usize> {
+struct Row<'a, W, const P: usize, const G: usize> {
     x: Panel<'a, P>,
     row: usize,
     w: &'a PackedMatrix,
@@ -287,7 +133,7 @@ struct Row<'a, W, const P: usize> {
     format: PhantomData<W>,
 }
 
-impl<W: Packed, const P: usize> Row<'_, W, P> {
+impl<W: Packed<G>, const P: usize, const G: usize> Row<'_, W, P, G> {
     /// Adds to `values` the row times blocks `turn` of tiles `indices`.
     #[inline(always)]
     fn add<S: Dot, const N: usize>(
@@ -298,9 +144,9 @@ impl<W: Packed, const P: usize> Row<'_, W, P> {
         values: &mut [[f32; LANES]; N],
     ) {
         let Self { x, row, w, .. } = *self;
-        let mut tiles = [Tile::of(w, indices[0]); N];
+        let mut tiles = [Tile::of::<W, G>(w, indices[0]); N];
         for n in 1..N {
-            tiles[n] = Tile::of(w, indices[n]);
+            tiles[n] = Tile::of::<W, G>(w, indices[n]);
         }
         let blocks = super::blocks(w);
         check(x, row..row + 1, blocks);
@@ -311,13 +157,20 @@ impl<W: Packed, const P: usize> Row<'_, W, P> {
         }
         for b in turn {
             for tile in tiles {
-                prefetch::<S, W>(s, tile, b);
+                prefetch::<S, W, G>(s, tile, b);
             }
             // SAFETY: the row has all blocks, and `b` is one of them.
             let x = unsafe { block(x, b, row) };
             let products = W::dots(s, tiles, b, x);
             for n in 0..N {
-                add_block::<S, W, P, 1>(s, tiles[n], b, x, [products[n]], &mut sums[n]);
+                add_block::<S, W, P, 1, G>(
+                    s,
+                    tiles[n],
+                    b,
+                    x,
+                    products[n].map(|product| [product]),
+                    &mut sums[n],
+                );
             }
         }
         for n in 0..N {
@@ -326,7 +179,7 @@ impl<W: Packed, const P: usize> Row<'_, W, P> {
     }
 }
 
-impl<W: Packed, const P: usize> Kernel for Row<'_, W, P> {
+impl<W: Packed<G>, const P: usize, const G: usize> Kernel for Row<'_, W, P, G> {
     type Output = ();
 
     #[inline(always)]
@@ -354,7 +207,7 @@ impl<W: Packed, const P: usize> Kernel for Row<'_, W, P> {
 }
 
 /// Rows `first..first + R` of a panel times a tile.
-struct Group<'a, W, const P: usize, const R: usize> {
+struct Group<'a, W, const P: usize, const R: usize, const G: usize> {
     tile: Tile<'a>,
     x: Panel<'a, P>,
     first: usize,
@@ -362,19 +215,19 @@ struct Group<'a, W, const P: usize, const R: usize> {
     format: PhantomData<W>,
 }
 
-impl<W: Packed, const P: usize, const R: usize> Kernel for Group<'_, W, P, R> {
+impl<W: Packed<G>, const P: usize, const R: usize, const G: usize> Kernel for Group<'_, W, P, R, G> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
         let Self { tile, x, first, values, .. } = self;
-        let blocks = tile.s.len();
+        let blocks = tile.blocks;
         check(x, first..first + R, blocks);
         let mut sums = [s.splat(0.0); R];
         for b in 0..blocks {
             // SAFETY: `b` is a block, and the assertions have found all of them and the rows.
             let x = unsafe { block::<P, R>(x, b, first) };
-            add_block::<S, W, P, R>(s, tile, b, x, W::dot(s, tile, b, x), &mut sums);
+            add_block::<S, W, P, R, G>(s, tile, b, x, W::dot(s, tile, b, x), &mut sums);
         }
         for r in 0..R {
             s.store(sums[r], &mut values[r]);
@@ -382,22 +235,28 @@ impl<W: Packed, const P: usize, const R: usize> Kernel for Group<'_, W, P, R> {
     }
 }
 
-/// Adds to `sums` the products of block `b` of a tile with that of some rows.
+/// Adds to `sums` the products of block `b` of a tile, a group an item, with that of some rows.
 #[inline(always)]
-fn add_block<S: Dot, W: Packed, const P: usize, const R: usize>(
+fn add_block<S: Dot, W: Packed<G>, const P: usize, const R: usize, const G: usize>(
     s: S,
     tile: Tile<'_>,
     b: usize,
     x: Block<'_, P, R>,
-    products: [S::I32; R],
+    products: [[S::I32; R]; G],
     sums: &mut [S::F32; R],
 ) {
-    let scale = s.load_f16(&tile.s[b]);
+    let scales = W::scales(s, tile, b);
+    let mins = if W::MIN { W::mins(s, tile, b) } else { scales };
     for r in 0..R {
-        let mut term = s.mul(s.i32_to_f32(products[r]), scale);
-        if W::MIN {
-            term = s.add(term, s.mul(s.splat(x.sums[r] as f32), s.load_f16(&tile.m[b])));
+        let mut terms = scales;
+        for g in 0..G {
+            terms[g] = s.mul(s.i32_to_f32(products[g][r]), scales[g]);
+            if W::MIN {
+                let sum = if G == 1 { x.sums[r] } else { x.sums_of_halves(r)[g] };
+                terms[g] = s.add(terms[g], s.mul(s.splat(sum as f32), mins[g]));
+            }
         }
+        let term = if G == 1 { terms[0] } else { s.add(terms[0], terms[G - 1]) };
         sums[r] = s.add(sums[r], s.mul(term, s.splat(x.scales[r])));
     }
 }
@@ -406,7 +265,8 @@ fn add_block<S: Dot, W: Packed, const P: usize, const R: usize>(
 #[inline(always)]
 fn check<const P: usize>(x: Panel<'_, P>, rows: Range<usize>, blocks: usize) {
     let items = blocks * x.rows;
-    let whole = x.codes.len() == items && x.scales.len() == items && x.sums.len() == items;
+    let of_codes = [x.sums.len(), x.first_sums.len()];
+    let whole = x.codes.len() == items && x.scales.len() == items && of_codes == [items; 2];
     assert!(rows.end <= x.rows && whole, "the rows of a panel");
 }
 
@@ -423,6 +283,7 @@ unsafe fn block<const P: usize, const R: usize>(x: Panel<'_, P>, b: usize, first
             codes: &*x.codes.as_ptr().add(at).cast(),
             scales: &*x.scales.as_ptr().add(at).cast(),
             sums: &*x.sums.as_ptr().add(at).cast(),
+            first_sums: &*x.first_sums.as_ptr().add(at).cast(),
         }
     }
 }
@@ -432,7 +293,7 @@ const AHEAD: usize = 2048;
 
 /// Asks for the codes that follow block `b`, in this tile or the next.
 #[inline(always)]
-fn prefetch<S: Dot, W: Packed>(s: S, tile: Tile<'_>, b: usize) {
+fn prefetch<S: Dot, W: Packed<G>, const G: usize>(s: S, tile: Tile<'_>, b: usize) {
     let at = b * W::BLOCK + AHEAD;
     if let Some(block) = tile.rest.get(at..at + W::BLOCK) {
         for line in block.as_chunks::<64>().0 {

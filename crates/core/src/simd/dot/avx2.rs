@@ -5,7 +5,7 @@
 
 use core::arch::x86_64::*;
 
-use super::Dot;
+use super::{Codes, Dot};
 use crate::activation::{Block, RowCodes};
 use crate::simd::{Avx2, Kernel};
 
@@ -86,6 +86,52 @@ fn with_bit(codes: __m256i, high: __m256i, j: i32) -> __m256i {
 impl Dot for Avx2 {
     const ROWS: usize = 4;
     const NAME: &'static str = "vpmaddubsw ymm";
+    type Bytes = __m256i;
+    const PARTS: usize = 2;
+
+    #[inline(always)]
+    fn load_bytes(self, granule: &[u8; 64], part: usize) -> __m256i {
+        load(granule, 0, part)
+    }
+    #[inline(always)]
+    fn field(self, x: __m256i, bits: u32, from: u32, to: u32) -> __m256i {
+        isa!({
+            let by = _mm256_set1_epi32(from.abs_diff(to) as i32);
+            let moved = if from < to { _mm256_sllv_epi32(x, by) } else { _mm256_srlv_epi32(x, by) };
+            _mm256_and_si256(moved, _mm256_set1_epi8((((1 << bits) - 1) << to) as i8))
+        })
+    }
+    #[inline(always)]
+    fn or(self, a: __m256i, b: __m256i) -> __m256i {
+        isa!(_mm256_or_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn dot_halves<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+        offset: i32,
+    ) -> [[Self::I32; R]; 2] {
+        // Words whose products a lane of 16 bits holds, two of each.
+        let together = if const { 4 * 2 * 127 * C::MAX < 1 << 15 } { 4 } else { 2 };
+        let of_rows = super::half_sums(x);
+        let mut products = [[[zero(); 2]; R]; 2];
+        for half in 0..2 {
+            let mut wide = [[[zero(); 2]; P]; R];
+            for part in 0..2 {
+                for first in (4 * half..4 * half + 4).step_by(together) {
+                    let mut sums = [[zero(); P]; R];
+                    for word in first..first + together {
+                        add(&mut sums, w.word(self, word, part), x, word);
+                    }
+                    widen(sums, part, &mut wide);
+                }
+            }
+            products[half] = super::join(self, wide, of_rows[half], offset);
+        }
+        products
+    }
 
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Output {

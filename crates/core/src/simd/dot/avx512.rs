@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use super::Dot;
+use super::{Codes, Dot};
 use crate::activation::Block;
 use crate::simd::{Avx512, Kernel, Simd};
 
@@ -20,11 +20,11 @@ struct Sums<const P: usize, const R: usize>([[__m512i; P]; R]);
 impl<const P: usize, const R: usize> Sums<P, R> {
     /// Minus `offset * sum`, in the plane that counts once.
     #[inline(always)]
-    fn new(s: Avx512, x: Block<'_, P, R>, offset: i32) -> Self {
+    fn new(s: Avx512, of_rows: &[i32; R], offset: i32) -> Self {
         let mut sums = [[s.splat_i32(0); P]; R];
         if offset != 0 {
             for r in 0..R {
-                sums[r][P - 1] = s.splat_i32(-offset * x.sums[r]);
+                sums[r][P - 1] = s.splat_i32(-offset * of_rows[r]);
             }
         }
         Self(sums)
@@ -75,6 +75,44 @@ fn with_bit(codes: __m512i, high: __m512i, j: i32) -> __m512i {
 impl Dot for Avx512 {
     const ROWS: usize = 8;
     const NAME: &'static str = "vpdpbusd zmm";
+    type Bytes = __m512i;
+    const PARTS: usize = 1;
+
+    #[inline(always)]
+    fn load_bytes(self, granule: &[u8; 64], _: usize) -> __m512i {
+        load(granule)
+    }
+    #[inline(always)]
+    fn field(self, x: __m512i, bits: u32, from: u32, to: u32) -> __m512i {
+        isa!({
+            let by = _mm512_set1_epi32(from.abs_diff(to) as i32);
+            let moved = if from < to { _mm512_sllv_epi32(x, by) } else { _mm512_srlv_epi32(x, by) };
+            _mm512_and_si512(moved, _mm512_set1_epi8((((1 << bits) - 1) << to) as i8))
+        })
+    }
+    #[inline(always)]
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        isa!(_mm512_or_si512(a, b))
+    }
+
+    #[inline(always)]
+    fn dot_halves<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+        offset: i32,
+    ) -> [[__m512i; R]; 2] {
+        let of_rows = super::half_sums(x);
+        let mut products = [[self.splat_i32(0); R]; 2];
+        for half in 0..2 {
+            let mut sums = Sums::new(self, &of_rows[half], offset);
+            for word in 4 * half..4 * half + 4 {
+                sums.add(w.word(self, word, 0), x, word);
+            }
+            products[half] = sums.join(self, x);
+        }
+        products
+    }
 
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Output {
@@ -93,7 +131,7 @@ impl Dot for Avx512 {
         x: Block<'_, P, R>,
         offset: i32,
     ) -> [__m512i; R] {
-        let mut sums = Sums::new(self, x, offset);
+        let mut sums = Sums::new(self, x.sums, offset);
         for (g, granule) in w.as_chunks().0.iter().enumerate() {
             let [low, high] = nibbles(load(granule));
             sums.add(low, x, 2 * g);
@@ -110,7 +148,7 @@ impl Dot for Avx512 {
         x: Block<'_, P, R>,
         offset: i32,
     ) -> [__m512i; R] {
-        let mut sums = Sums::new(self, x, offset);
+        let mut sums = Sums::new(self, x.sums, offset);
         let bits = load(high);
         for (g, granule) in w.as_chunks().0.iter().enumerate() {
             let [low, high] = nibbles(load(granule));
@@ -122,7 +160,7 @@ impl Dot for Avx512 {
 
     #[inline(always)]
     fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [__m512i; R] {
-        let mut sums = Sums::new(self, x, 128);
+        let mut sums = Sums::new(self, x.sums, 128);
         for (word, granule) in w.as_chunks().0.iter().enumerate() {
             // Signed bytes plus 128, as unsigned.
             let codes = isa!(_mm512_xor_si512(load(granule), _mm512_set1_epi8(i8::MIN)));

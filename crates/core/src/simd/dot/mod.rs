@@ -12,7 +12,7 @@ mod wasm;
 #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
 mod wasm_relaxed;
 
-use super::{Kernel, Scalar, Simd};
+use super::{Kernel, Simd};
 use crate::activation::Block;
 
 /// The integer half of matrix products. The defaults are plain Rust; an ISA overrides what it does better.
@@ -27,6 +27,25 @@ pub trait Dot: Simd {
     const TILES: usize = 1;
     /// What the products are made of, for reports.
     const NAME: &'static str = "plain";
+
+    /// A register's worth of [`Codes`].
+    type Bytes: Copy;
+    /// Registers of a granule: part `p` holds its columns `16 / PARTS * p..`.
+    const PARTS: usize;
+    /// Loads a part of a granule.
+    fn load_bytes(self, granule: &[u8; 64], part: usize) -> Self::Bytes;
+    /// The field of `bits` bits from bit `from` on of every byte, moved to bit `to`.
+    fn field(self, x: Self::Bytes, bits: u32, from: u32, to: u32) -> Self::Bytes;
+    /// `a | b`
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+
+    /// For each half of a block, `sum over its k of q * (u - offset)`, whatever the codes are made of.
+    fn dot_halves<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+        offset: i32,
+    ) -> [[Self::I32; R]; 2];
 
     /// Runs `kernel` as a function of its own, compiled for this ISA, from code that already is.
     #[inline(always)]
@@ -84,7 +103,24 @@ pub trait Dot: Simd {
     }
 }
 
-impl Dot for Scalar {}
+/// The unsigned codes of a block of 16 columns, as their format unpacks them.
+pub trait Codes: Copy {
+    /// The largest code, at most 127.
+    const MAX: i32;
+
+    /// The codes of word `word` (its `k` are `4 * word..`) of the columns of part `part`.
+    fn word<S: Dot>(self, s: S, word: usize, part: usize) -> S::Bytes;
+}
+
+/// The sums over the halves of the codes of rows.
+#[inline(always)]
+fn half_sums<const P: usize, const R: usize>(x: Block<'_, P, R>) -> [[i32; R]; 2] {
+    let mut sums = [[0; R]; 2];
+    for r in 0..R {
+        [sums[0][r], sums[1][r]] = x.sums_of_halves(r);
+    }
+    sums
+}
 
 /// The products of the planes of rows, joined: `128 * hi + lo` (or the only plane's) minus `offset` times the sum of its codes.
 #[inline(always)]

@@ -3,6 +3,7 @@
 use super::Dot;
 use crate::activation::Block;
 use crate::format::{BLOCK_K, TILE_N};
+use crate::simd::Scalar;
 
 /// `[k][column]`
 type Codes = [[i32; TILE_N]; BLOCK_K];
@@ -38,17 +39,67 @@ pub(super) fn codes_i8(w: &[u8; 512]) -> Codes {
     codes
 }
 
+impl Dot for Scalar {
+    type Bytes = [u8; 64];
+    const PARTS: usize = 1;
+
+    fn load_bytes(self, granule: &[u8; 64], _: usize) -> [u8; 64] {
+        *granule
+    }
+    fn field(self, x: [u8; 64], bits: u32, from: u32, to: u32) -> [u8; 64] {
+        x.map(|byte| (byte >> from & ((1 << bits) - 1)) << to)
+    }
+    fn or(self, mut a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        for (a, b) in a.iter_mut().zip(b) {
+            *a |= b;
+        }
+        a
+    }
+    fn dot_halves<C: super::Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+        offset: i32,
+    ) -> [[Self::I32; R]; 2] {
+        let mut codes = [[0; TILE_N]; BLOCK_K];
+        for (word, codes) in codes.chunks_exact_mut(4).enumerate() {
+            for (column, bytes) in w.word(self, word, 0).chunks_exact(4).enumerate() {
+                for (codes, byte) in codes.iter_mut().zip(bytes) {
+                    codes[column] = i32::from(*byte);
+                }
+            }
+        }
+        let sums = super::half_sums(x);
+        let (first, second) = codes.split_at(BLOCK_K / 2);
+        let half = |codes, at, sums| {
+            let planes = dot_planes(self, codes, x, at);
+            super::join(self, planes, sums, offset)
+        };
+        [half(first, 0, sums[0]), half(second, BLOCK_K / 2, sums[1])]
+    }
+}
+
 pub(super) fn dot<S: Dot, const P: usize, const R: usize>(
     s: S,
     codes: &Codes,
     x: Block<'_, P, R>,
     offset: i32,
 ) -> [S::I32; R] {
+    super::join(s, dot_planes(s, codes, x, 0), *x.sums, offset)
+}
+
+/// The sums over some `k`, from `first` on.
+fn dot_planes<S: Dot, const P: usize, const R: usize>(
+    s: S,
+    codes: &[[i32; TILE_N]],
+    x: Block<'_, P, R>,
+    first: usize,
+) -> [[S::I32; P]; R] {
     let mut planes = [[s.splat_i32(0); P]; R];
     for (row, x) in planes.iter_mut().zip(x.codes) {
         for (sum, plane) in row.iter_mut().zip(&x.0) {
             let mut lanes = [0; TILE_N];
-            for (codes, &a) in codes.iter().zip(plane) {
+            for (codes, &a) in codes.iter().zip(&plane[first..]) {
                 for (lane, &code) in lanes.iter_mut().zip(codes) {
                     *lane += i32::from(a) * code;
                 }
@@ -56,5 +107,5 @@ pub(super) fn dot<S: Dot, const P: usize, const R: usize>(
             *sum = s.load_i32(&lanes);
         }
     }
-    super::join(s, planes, *x.sums, offset)
+    planes
 }

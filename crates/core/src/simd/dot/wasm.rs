@@ -3,8 +3,9 @@
 //! shift, which needs no shuffles. The 16-bit codes of a16 are multiplied as they are, for the price of a8.
 
 use core::arch::wasm32::*;
+use core::ops::Range;
 
-use super::Dot;
+use super::{Codes, Dot};
 use crate::activation::{Block, RowCodes};
 use crate::simd::{Simd, Wasm};
 
@@ -70,9 +71,15 @@ pub(super) fn dot<S: Simd<I32 = [v128; 4]>, const P: usize, const R: usize>(
     codes: impl Unpack,
 ) -> [[v128; 4]; R] {
     let pairs = x.codes.each_ref().map(Pairs::new);
+    super::join(s, sums(&pairs, codes, 0..8), *x.sums, offset)
+}
+
+/// The sums over some words.
+#[inline(always)]
+fn sums<const R: usize>(pairs: &[Pairs; R], codes: impl Unpack, words: Range<usize>) -> [[[v128; 4]; 1]; R] {
     let quarter = |quarter: usize| {
         let mut sums = [i32x4_splat(0); R];
-        for word in 0..8 {
+        for word in words.clone() {
             let [even, odd] = codes.unpack(quarter, word);
             for r in 0..R {
                 let products = i32x4_add(
@@ -89,7 +96,31 @@ pub(super) fn dot<S: Simd<I32 = [v128; 4]>, const P: usize, const R: usize>(
     for r in 0..R {
         sums[r][0] = [quarters[0][r], quarters[1][r], quarters[2][r], quarters[3][r]];
     }
-    super::join(s, sums, *x.sums, offset)
+    sums
+}
+
+/// [`Dot::dot_halves`]
+#[inline(always)]
+fn halves<C: Codes, const P: usize, const R: usize>(
+    w: C,
+    x: Block<'_, P, R>,
+    offset: i32,
+) -> [[[v128; 4]; R]; 2] {
+    let pairs = x.codes.each_ref().map(Pairs::new);
+    let of_rows = super::half_sums(x);
+    let mut products = [[[i32x4_splat(0); 4]; R]; 2];
+    for half in 0..2 {
+        let sums = sums(&pairs, Any(w), 4 * half..4 * half + 4);
+        products[half] = super::join(Wasm::new(), sums, of_rows[half], offset);
+    }
+    products
+}
+
+/// The field of `bits` bits from bit `from` on of every byte, moved to bit `to`.
+#[inline(always)]
+pub(super) fn field(x: v128, bits: u32, from: u32, to: u32) -> v128 {
+    let moved = if from < to { i32x4_shl(x, to - from) } else { u32x4_shr(x, from - to) };
+    v128_and(moved, u8x16_splat((((1u32 << bits) - 1) << to) as u8))
 }
 
 /// Codes of 4 columns and one word: those of `k` = 0, 2 and those of `k` = 1, 3, in 16-bit lanes.
@@ -100,6 +131,16 @@ pub(super) trait Unpack {
 struct U4<'a>(&'a [u8; 256]);
 struct U5<'a>(&'a [u8; 256], &'a [u8; 64]);
 pub(super) struct I8<'a>(pub &'a [u8; 512]);
+/// Codes of any make.
+struct Any<C>(C);
+
+impl<C: Codes> Unpack for Any<C> {
+    #[inline(always)]
+    fn unpack(&self, quarter: usize, word: usize) -> [v128; 2] {
+        let codes = self.0.word(Wasm::new(), word, quarter);
+        [v128_and(codes, u16x8_splat(255)), u16x8_shr(codes, 8)]
+    }
+}
 
 impl Unpack for U4<'_> {
     #[inline(always)]
@@ -135,6 +176,31 @@ impl Unpack for I8<'_> {
 impl Dot for Wasm {
     const ROWS: usize = 4;
     const NAME: &'static str = "i32x4.dot_i16x8_s";
+    type Bytes = v128;
+    const PARTS: usize = 4;
+
+    #[inline(always)]
+    fn load_bytes(self, granule: &[u8; 64], part: usize) -> v128 {
+        load(granule, 0, part)
+    }
+    #[inline(always)]
+    fn field(self, x: v128, bits: u32, from: u32, to: u32) -> v128 {
+        field(x, bits, from, to)
+    }
+    #[inline(always)]
+    fn or(self, a: v128, b: v128) -> v128 {
+        v128_or(a, b)
+    }
+
+    #[inline(always)]
+    fn dot_halves<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+        offset: i32,
+    ) -> [[Self::I32; R]; 2] {
+        halves(w, x, offset)
+    }
 
     #[inline(always)]
     fn dot_u4<const P: usize, const R: usize>(

@@ -9,8 +9,8 @@
 use core::arch::wasm32::*;
 use core::hint::black_box;
 
-use super::Dot;
 use super::wasm::{self, load};
+use super::{Codes, Dot};
 use crate::activation::Block;
 use crate::format::BLOCK_K;
 use crate::simd::WasmRelaxed;
@@ -182,6 +182,40 @@ impl Dot for WasmRelaxed {
     const ROWS: usize = 4;
     const TILES: usize = 2;
     const NAME: &'static str = "i32x4.relaxed_dot_i8x16_i7x16_add_s";
+    type Bytes = v128;
+    const PARTS: usize = 4;
+
+    #[inline(always)]
+    fn load_bytes(self, granule: &[u8; 64], part: usize) -> v128 {
+        load(granule, 0, part)
+    }
+    #[inline(always)]
+    fn field(self, x: v128, bits: u32, from: u32, to: u32) -> v128 {
+        wasm::field(x, bits, from, to)
+    }
+    #[inline(always)]
+    fn or(self, a: v128, b: v128) -> v128 {
+        v128_or(a, b)
+    }
+
+    #[inline(always)]
+    fn dot_halves<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+        offset: i32,
+    ) -> [[Self::I32; R]; 2] {
+        let of_rows = super::half_sums(x);
+        let mut products = [[[zero(); 4]; R]; 2];
+        for half in 0..2 {
+            let sums = quarters(4, |sums, word, quarter| {
+                let word = 4 * half + word;
+                add(sums, w.word(self, word, quarter), x, word);
+            });
+            products[half] = join(self, sums, of_rows[half], offset);
+        }
+        products
+    }
 
     #[inline(always)]
     fn dot_u4<const P: usize, const R: usize>(
