@@ -40,6 +40,9 @@ pub struct Matrix {
     pub(crate) parts: Vec<Part>,
 }
 
+/// Words of `Matrix` in the parameters of shaders.
+pub(crate) const MATRIX_WORDS: usize = 12;
+
 /// Some tiles of a matrix in one buffer: plane after plane.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Part {
@@ -93,7 +96,7 @@ impl Matrix {
     }
 
     /// What shaders read of a part whose columns go to column `at` of a row of the output and those after it.
-    pub(crate) fn words(&self, part: &Part, at: usize) -> [u32; 12] {
+    pub(crate) fn words(&self, part: &Part, at: usize) -> [u32; MATRIX_WORDS] {
         let [w, x, s, m, d] = part.planes;
         let [tiles, n, at, first] = [part.tiles, self.n, at, part.first_tile].map(|n| n as u32);
         [w, x, s, m, d, tiles, n, at, first, 0, 0, 0]

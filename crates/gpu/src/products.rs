@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::backend::{Inner, shape};
 use crate::executor::Executor;
 use crate::kernels::{Forms, Kernels};
-use crate::memory::{Matrix, Part, Rows, Tensor, Vector};
+use crate::memory::{MATRIX_WORDS, Matrix, Part, Rows, Tensor, Vector};
 use crate::plan::{BufferId, Cost, Dispatch, Plan};
 use crate::shader::{Shader, Tile};
 use lowbit_core::Result;
@@ -158,13 +158,13 @@ impl Plan {
         &mut self,
         shader: Shader,
         x: &Rows,
-        matrices: &[[u32; 12]],
+        matrices: &[[u32; MATRIX_WORDS]],
         parts: &[&Part],
         out: &Tensor,
         workgroups: [usize; 2],
     ) -> Result<()> {
         let mut params = matrices.as_flattened().to_vec();
-        params.resize(24, 0);
+        params.resize(3 * MATRIX_WORDS, 0);
         params.extend([x.rows, x.width.div_ceil(BLOCK_K), out.stride(), 0].map(|n| n as u32));
         let buffers: Vec<_> =
             x.buffers().chain([out.buffer()?]).chain(parts.iter().map(|part| part.buffer)).collect();
