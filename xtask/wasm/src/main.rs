@@ -109,7 +109,8 @@ fn compile(variant: &Variant, root: &Path) -> Result<PathBuf> {
         TARGET,
     ]);
     cargo.arg("--target-dir").arg(&target_dir);
-    let mut flags = format!("-Ctarget-feature={BASE_FEATURES}");
+    // Where a panic would be is a path of the machine that builds, and the paths outweigh a weight format.
+    let mut flags = format!("-Zlocation-detail=none -Ctarget-feature={BASE_FEATURES}");
     for feature in variant.features {
         flags = flags + "," + feature;
     }

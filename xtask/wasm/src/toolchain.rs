@@ -36,9 +36,9 @@ impl Toolchain {
     pub fn cargo(&self) -> Command {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.env("RUSTC", &self.rustc);
+        // Admits -Z options on a stable compiler.
+        cargo.env("RUSTC_BOOTSTRAP", "1");
         if self.build_std {
-            // -Zbuild-std is unstable; this admits it on a stable compiler.
-            cargo.env("RUSTC_BOOTSTRAP", "1");
             cargo.args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features="]);
         }
         cargo

@@ -10,6 +10,7 @@ use crate::simd::{Dot, LANES};
 /// The planes of one tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
+    format: Format,
     pub(super) blocks: usize,
     w: &'a [u8],
     x: &'a [u8],
@@ -26,19 +27,21 @@ impl<'a> Tile<'a> {
     #[inline(always)]
     pub(super) fn of<W: Packed<G>, const G: usize>(w: &'a PackedMatrix, tile: usize) -> Self {
         let blocks = super::blocks(w);
+        let spec = W::spec(w.format);
+        let [low, high] = spec.codes.fields().map(bytes_of_field);
+        let scales = if spec.scale.is_super() { G * LANES } else { 2 * LANES };
+        let mins = if spec.scale.has_min() { scales } else { 0 };
         let part = |plane: &'a [u8], block: usize| &plane[tile * blocks * block..][..blocks * block];
-        let supers = if W::SPEC.scale.is_super() { blocks / SUPER_BLOCKS * W::D_PARTS } else { 0 };
-        let d = &bytemuck::cast_slice::<u8, u16>(&w.d).as_chunks().0[tile * supers..][..supers];
-        let mins = if W::MIN { W::SCALES } else { 0 };
-        let rest = &w.w[tile * blocks * W::BLOCK..];
+        let supers = if spec.scale.is_super() { blocks / SUPER_BLOCKS * parts(spec) } else { 0 };
         Self {
+            format: w.format,
             blocks,
-            w: part(&w.w, W::BLOCK),
-            x: part(&w.x, W::HIGH),
-            s: part(&w.s, W::SCALES),
+            w: part(&w.w, low),
+            x: part(&w.x, high),
+            s: part(&w.s, scales),
             m: part(&w.m, mins),
-            d,
-            rest,
+            d: &bytemuck::cast_slice::<u8, u16>(&w.d).as_chunks().0[tile * supers..][..supers],
+            rest: &w.w[tile * blocks * low..],
         }
     }
 }
@@ -46,22 +49,40 @@ impl<'a> Tile<'a> {
 /// Blocks of a superblock.
 const SUPER_BLOCKS: usize = SUPER_K / BLOCK_K;
 
-/// A packed format of `G` groups a block.
-pub(super) trait Packed<const G: usize> {
-    const SPEC: &'static FormatSpec;
-    const MIN: bool = Self::SPEC.scale.has_min();
-    const OFFSET: i32 = Self::SPEC.offset;
-    /// Bytes of a block in the planes of codes.
-    const BLOCK: usize = Self::SPEC.codes.fields()[0] * TILE_N * BLOCK_K / 8;
-    const HIGH: usize = Self::SPEC.codes.fields()[1] * TILE_N * BLOCK_K / 8;
-    /// Bytes of a block's scales, and of its mins.
-    const SCALES: usize = if Self::SPEC.scale.is_super() { G * LANES } else { 2 * LANES };
-    /// Vectors of a superblock in the plane `D`.
-    const D_PARTS: usize = if Self::MIN { 2 } else { 1 };
+/// Bytes of a block in a plane of fields.
+#[inline(always)]
+fn bytes_of_field(bits: usize) -> usize {
+    bits * TILE_N * BLOCK_K / 8
+}
 
-    /// The codes of block `b` minus their offset.
-    #[cfg(target_arch = "x86_64")]
-    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes);
+/// Vectors of a superblock in the plane `D`.
+#[inline(always)]
+fn parts(spec: &FormatSpec) -> usize {
+    if spec.scale.has_min() { 2 } else { 1 }
+}
+
+/// A packed format, or several, of `G` groups a block.
+pub(super) trait Packed<const G: usize> {
+    /// Its properties: known to the compiler where it is one format.
+    fn spec(format: Format) -> &'static FormatSpec;
+
+    /// Whether there are mins.
+    #[inline(always)]
+    fn has_min(tile: Tile<'_>) -> bool {
+        Self::spec(tile.format).scale.has_min()
+    }
+
+    /// The code of zero.
+    #[inline(always)]
+    fn offset(tile: Tile<'_>) -> i32 {
+        Self::spec(tile.format).offset
+    }
+
+    /// Bytes of a block in `W`.
+    #[inline(always)]
+    fn block_len(tile: Tile<'_>) -> usize {
+        bytes_of_field(Self::spec(tile.format).codes.fields()[0])
+    }
 
     /// `P - offset * S` of every group of block `b`.
     fn dot<S: Dot, const P: usize, const R: usize>(
@@ -92,30 +113,45 @@ pub(super) trait Packed<const G: usize> {
     /// The scales of the groups of block `b`.
     #[inline(always)]
     fn scales<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
-        Self::scales_of(s, tile.s, tile.d, 0, b)
+        Self::scales_of(s, tile, tile.s, 0, b)
     }
 
     /// Their mins.
     #[inline(always)]
     fn mins<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
-        Self::scales_of(s, tile.m, tile.d, 1, b)
+        Self::scales_of(s, tile, tile.m, 1, b)
     }
 
     /// The scales in `plane`; those of two levels are multiplied with part `part` of their superblock's `d`.
     #[inline(always)]
-    fn scales_of<S: Dot>(s: S, plane: &[u8], d: &[[u16; LANES]], part: usize, b: usize) -> [S::F32; G] {
+    fn scales_of<S: Dot>(s: S, tile: Tile<'_>, plane: &[u8], part: usize, b: usize) -> [S::F32; G] {
         let mut scales = [s.splat(0.0); G];
-        if const { Self::SPEC.scale.is_super() } {
-            let d = s.load_f16(&d[b / SUPER_BLOCKS * Self::D_PARTS + part]);
-            let groups = bytemuck::cast_slice::<u8, i8>(plane).as_chunks::<LANES>().0;
+        let spec = Self::spec(tile.format);
+        if spec.scale.is_super() {
+            let d = s.load_f16(&tile.d[b / SUPER_BLOCKS * parts(spec) + part]);
+            let vectors = bytemuck::cast_slice::<u8, i8>(plane).as_chunks::<LANES>().0;
             for g in 0..G {
-                scales[g] = s.mul(d, s.load_i8(&groups[b * G + g]));
+                scales[g] = s.mul(d, s.load_i8(&vectors[b * G + g]));
             }
         } else {
             scales[0] = s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[b]);
         }
         scales
     }
+}
+
+/// In place of a format's number: any, told apart at run time.
+const ANY: usize = usize::MAX;
+
+/// The number of a format: its own, or, in modules whose size counts, none of its own. Then all formats with such codes
+/// share one copy of the loops.
+pub(super) const fn shared(format: Format) -> usize {
+    if cfg!(target_family = "wasm") { ANY } else { format as usize }
+}
+
+#[inline(always)]
+fn spec<const F: usize>(format: Format) -> &'static FormatSpec {
+    if F == ANY { format.spec() } else { &FORMATS[F] }
 }
 
 /// 4-bit codes of format number `F`, one group a block.
@@ -128,15 +164,9 @@ pub(super) struct I8;
 pub(super) struct Halves<const F: usize>;
 
 impl<const F: usize> Packed<1> for U4<F> {
-    const SPEC: &'static FormatSpec = &FORMATS[F];
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
-        let w: &[u8; 256] = &tile.w.as_chunks().0[b];
-        for (i, out) in codes.0.iter_mut().enumerate() {
-            nibbles(w, i, out);
-            subtract(Self::OFFSET, out);
-        }
+    fn spec(format: Format) -> &'static FormatSpec {
+        spec::<F>(format)
     }
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
@@ -145,7 +175,7 @@ impl<const F: usize> Packed<1> for U4<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 1] {
-        [s.dot_u4(&tile.w.as_chunks().0[b], x, Self::OFFSET)]
+        [s.dot_u4(&tile.w.as_chunks().0[b], x, Self::offset(tile))]
     }
     #[inline(always)]
     fn dots<S: Dot, const P: usize, const N: usize>(
@@ -158,23 +188,14 @@ impl<const F: usize> Packed<1> for U4<F> {
         for n in 1..N {
             codes[n] = &tiles[n].w.as_chunks().0[b];
         }
-        s.dots_u4(codes, x, Self::OFFSET).map(|product| [product])
+        s.dots_u4(codes, x, Self::offset(tiles[0])).map(|product| [product])
     }
 }
 
 impl<const F: usize> Packed<1> for U5<F> {
-    const SPEC: &'static FormatSpec = &FORMATS[F];
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
-        let (w, high): (&[u8; 256], &[u8; 64]) = (&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b]);
-        for (i, out) in codes.0.iter_mut().enumerate() {
-            nibbles(w, i, out);
-            for (code, high) in out.iter_mut().zip(high) {
-                *code |= (high >> i & 1) << 4;
-            }
-            subtract(Self::OFFSET, out);
-        }
+    fn spec(format: Format) -> &'static FormatSpec {
+        spec::<F>(format)
     }
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
@@ -183,16 +204,14 @@ impl<const F: usize> Packed<1> for U5<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 1] {
-        [s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::OFFSET)]
+        [s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::offset(tile))]
     }
 }
 
 impl Packed<1> for I8 {
-    const SPEC: &'static FormatSpec = &FORMATS[Format::Q8 as usize];
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
-        codes.0.as_flattened_mut().copy_from_slice(&tile.w[b * Self::BLOCK..][..Self::BLOCK]);
+    fn spec(_: Format) -> &'static FormatSpec {
+        &FORMATS[Format::Q8 as usize]
     }
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
@@ -206,15 +225,9 @@ impl Packed<1> for I8 {
 }
 
 impl<const F: usize> Packed<2> for Halves<F> {
-    const SPEC: &'static FormatSpec = &FORMATS[F];
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
-        let fields = Fields::<F>::of(tile, b);
-        for (word, out) in codes.0.iter_mut().enumerate() {
-            *out = fields.word(crate::simd::Scalar, word, 0);
-            subtract(Self::OFFSET, out);
-        }
+    fn spec(format: Format) -> &'static FormatSpec {
+        spec::<F>(format)
     }
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
@@ -223,47 +236,91 @@ impl<const F: usize> Packed<2> for Halves<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 2] {
-        s.dot_halves(Fields::<F>::of(tile, b), x, Self::OFFSET)
+        s.dot_halves(Fields::of(Self::spec(tile.format), tile, b), x, Self::offset(tile))
     }
 }
 
-/// The fields of a block's codes, of format number `F`.
+/// A block's unsigned codes, in fields.
 #[derive(Clone, Copy)]
-struct Fields<'a, const F: usize> {
-    w: &'a [u8],
-    x: &'a [u8],
+struct Fields<'a> {
+    planes: [&'a [u8]; 2],
+    bits: [usize; 2],
 }
 
-impl<'a, const F: usize> Fields<'a, F> {
-    const BITS: [usize; 2] = FORMATS[F].codes.fields();
-
+impl<'a> Fields<'a> {
     #[inline(always)]
-    fn of(tile: Tile<'a>, b: usize) -> Self {
+    fn of(spec: &FormatSpec, tile: Tile<'a>, b: usize) -> Self {
+        let bits = spec.codes.fields();
         let block = |plane: &'a [u8], bits: usize| {
-            let len = bits * TILE_N * BLOCK_K / 8;
+            let len = bytes_of_field(bits);
             &plane[b * len..][..len]
         };
-        let [low, high] = Self::BITS;
-        Self { w: block(tile.w, low), x: block(tile.x, high) }
+        Self { planes: [block(tile.w, bits[0]), block(tile.x, bits[1])], bits }
     }
 
-    /// The fields of `bits` bits of a word in a plane, from bit `to` on.
+    /// The fields of a word in plane `i`.
     #[inline(always)]
-    fn field<S: Dot>(s: S, plane: &[u8], bits: usize, word: usize, part: usize, to: usize) -> S::Bytes {
-        let of_byte = 8 / bits;
-        let granule = &plane.as_chunks().0[word / of_byte];
-        s.field(s.load_bytes(granule, part), bits as u32, (bits * (word % of_byte)) as u32, to as u32)
+    fn field<S: Dot>(self, s: S, i: usize, word: usize, part: usize) -> S::Bytes {
+        let (plane, bits) = (self.planes[i], self.bits[i]);
+        // 1, 2 or 4 bits: a byte has 8, 4 or 2 fields. Shifts, as this may not be known to the compiler.
+        let of_byte = 3 - bits.trailing_zeros();
+        let granule = &plane.as_chunks().0[word >> of_byte];
+        s.field(s.load_bytes(granule, part), bits, bits * (word & ((1 << of_byte) - 1)))
     }
 }
 
-impl<const F: usize> Codes for Fields<'_, F> {
-    const MAX: i32 = (1 << (Self::BITS[0] + Self::BITS[1])) - 1;
+impl Codes for Fields<'_> {
+    #[inline(always)]
+    fn max(self) -> i32 {
+        (1 << (self.bits[0] + self.bits[1])) - 1
+    }
 
     #[inline(always)]
     fn word<S: Dot>(self, s: S, word: usize, part: usize) -> S::Bytes {
-        let [low, high] = Self::BITS;
-        let codes = Self::field(s, self.w, low, word, part, 0);
-        if high == 0 { codes } else { s.or(codes, Self::field(s, self.x, high, word, part, low)) }
+        let low = self.field(s, 0, word, part);
+        if self.bits[1] == 0 { low } else { s.join(low, self.field(s, 1, word, part), self.bits[0]) }
+    }
+}
+
+/// A format that a matrix engine takes unpacked.
+#[cfg(target_arch = "x86_64")]
+pub(super) trait Unpack: Packed<1> {
+    /// The codes of block `b` minus their offset.
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes);
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<const F: usize> Unpack for U4<F> {
+    #[inline(always)]
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
+        let w: &[u8; 256] = &tile.w.as_chunks().0[b];
+        for (i, out) in codes.0.iter_mut().enumerate() {
+            nibbles(w, i, out);
+            subtract(Self::offset(tile), out);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<const F: usize> Unpack for U5<F> {
+    #[inline(always)]
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
+        let (w, high): (&[u8; 256], &[u8; 64]) = (&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b]);
+        for (i, out) in codes.0.iter_mut().enumerate() {
+            nibbles(w, i, out);
+            for (code, high) in out.iter_mut().zip(high) {
+                *code |= (high >> i & 1) << 4;
+            }
+            subtract(Self::offset(tile), out);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Unpack for I8 {
+    #[inline(always)]
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
+        codes.0.as_flattened_mut().copy_from_slice(&tile.w[b * 512..][..512]);
     }
 }
 

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::packed::{I8, Packed, Tile, U4, U5};
+use super::packed::{I8, Tile, U4, U5, Unpack};
 use super::{Tiles, Write};
 use crate::activation::{PANEL, Panel, Panels, PanelsRef, QuantizedRows};
 use crate::format::{BLOCK_K, Format, PackedMatrix};
@@ -84,7 +84,7 @@ impl<'a, E, W, const P: usize> Product<'a, E, W, P> {
     }
 }
 
-impl<E: MatrixEngine, W: Packed<1>, const P: usize> Kernel for Product<'_, E, W, P> {
+impl<E: MatrixEngine, W: Unpack, const P: usize> Kernel for Product<'_, E, W, P> {
     type Output = ();
 
     /// Some tiles are unpacked; then every panel of rows, once it is in the cache, meets all of them.
@@ -128,7 +128,7 @@ impl<E: MatrixEngine, W: Packed<1>, const P: usize> Kernel for Product<'_, E, W,
 
 /// A panel of [`PANEL`] rows times a tile, whose codes are unpacked in `codes`, `[block]`.
 #[inline(always)]
-fn multiply<S: Dot, E: MatrixEngine, W: Packed<1>, const P: usize>(
+fn multiply<S: Dot, E: MatrixEngine, W: Unpack, const P: usize>(
     s: S,
     engine: &mut E,
     x: Panel<'_, P>,
@@ -153,7 +153,7 @@ fn multiply<S: Dot, E: MatrixEngine, W: Packed<1>, const P: usize>(
         let [scale] = W::scales(s, tile, b);
         let row_scales: &[f32; PANEL] = &row_scales[b];
         let (mut min, mut float_sums) = (scale, [0.0; PANEL]);
-        if W::MIN {
+        if W::has_min(tile) {
             [min] = W::mins(s, tile, b);
             s.store(s.i32_to_f32(s.load_i32(&row_sums[b])), &mut float_sums);
         }
@@ -161,7 +161,7 @@ fn multiply<S: Dot, E: MatrixEngine, W: Packed<1>, const P: usize>(
         macro_rules! rows {
             ($($r:literal)*) => {$({
                 let mut term = s.mul(s.i32_to_f32(joined(s, sums, $r)), scale);
-                if W::MIN {
+                if W::has_min(tile) {
                     term = s.add(term, s.mul(s.splat(float_sums[$r]), min));
                 }
                 totals[$r] = s.add(totals[$r], s.mul(term, s.splat(row_scales[$r])));

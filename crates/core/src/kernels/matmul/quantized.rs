@@ -8,7 +8,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::packed::{Halves, I8, Packed, Tile, U4, U5};
+use super::packed::{Halves, I8, Packed, Tile, U4, U5, shared};
 use super::{Tiles, Write};
 use crate::activation::{Block, PANEL, Panel, Panels};
 use crate::format::{Format, PackedMatrix};
@@ -33,12 +33,12 @@ pub(super) fn run<S: Dot, const P: usize>(
         Format::Q4 => product!(U4<{ Format::Q4 as usize }>),
         Format::Q4m => product!(U4<{ Format::Q4m as usize }>),
         Format::Q4k => product!(U4<{ Format::Q4k as usize }>),
-        Format::Q5 => product!(U5<{ Format::Q5 as usize }>),
-        Format::Q5m => product!(U5<{ Format::Q5m as usize }>),
-        Format::Q5k => product!(U5<{ Format::Q5k as usize }>),
-        Format::Q2k => product!(Halves<{ Format::Q2k as usize }>),
-        Format::Q3k => product!(Halves<{ Format::Q3k as usize }>),
-        Format::Q6k => product!(Halves<{ Format::Q6k as usize }>),
+        Format::Q5 => product!(U5<{ shared(Format::Q5) }>),
+        Format::Q5m => product!(U5<{ shared(Format::Q5m) }>),
+        Format::Q5k => product!(U5<{ shared(Format::Q5k) }>),
+        Format::Q2k => product!(Halves<{ shared(Format::Q2k) }>),
+        Format::Q3k => product!(Halves<{ shared(Format::Q3k) }>),
+        Format::Q6k => product!(Halves<{ shared(Format::Q6k) }>),
         _ => product!(I8),
     }
 }
@@ -246,17 +246,21 @@ fn add_block<S: Dot, W: Packed<G>, const P: usize, const R: usize, const G: usiz
     sums: &mut [S::F32; R],
 ) {
     let scales = W::scales(s, tile, b);
-    let mins = if W::MIN { W::mins(s, tile, b) } else { scales };
+    let mins = if W::has_min(tile) { W::mins(s, tile, b) } else { scales };
     for r in 0..R {
-        let mut terms = scales;
-        for g in 0..G {
-            terms[g] = s.mul(s.i32_to_f32(products[g][r]), scales[g]);
-            if W::MIN {
-                let sum = if G == 1 { x.sums[r] } else { x.sums_of_halves(r)[g] };
-                terms[g] = s.add(terms[g], s.mul(s.splat(sum as f32), mins[g]));
-            }
+        let mut term = s.mul(s.i32_to_f32(products[0][r]), scales[0]);
+        if W::has_min(tile) {
+            let sum = if G == 1 { x.sums[r] } else { x.first_sums[r] };
+            term = s.add(term, s.mul(s.splat(sum as f32), mins[0]));
         }
-        let term = if G == 1 { terms[0] } else { s.add(terms[0], terms[G - 1]) };
+        if G == 2 {
+            let mut second = s.mul(s.i32_to_f32(products[G - 1][r]), scales[G - 1]);
+            if W::has_min(tile) {
+                let [_, sum] = x.sums_of_halves(r);
+                second = s.add(second, s.mul(s.splat(sum as f32), mins[G - 1]));
+            }
+            term = s.add(term, second);
+        }
         sums[r] = s.add(sums[r], s.mul(term, s.splat(x.scales[r])));
     }
 }
@@ -294,8 +298,9 @@ const AHEAD: usize = 2048;
 /// Asks for the codes that follow block `b`, in this tile or the next.
 #[inline(always)]
 fn prefetch<S: Dot, W: Packed<G>, const G: usize>(s: S, tile: Tile<'_>, b: usize) {
-    let at = b * W::BLOCK + AHEAD;
-    if let Some(block) = tile.rest.get(at..at + W::BLOCK) {
+    let len = W::block_len(tile);
+    let at = b * len + AHEAD;
+    if let Some(block) = tile.rest.get(at..at + len) {
         for line in block.as_chunks::<64>().0 {
             s.prefetch(line);
         }

@@ -94,16 +94,15 @@ impl Dot for Avx2 {
         load(granule, 0, part)
     }
     #[inline(always)]
-    fn field(self, x: __m256i, bits: u32, from: u32, to: u32) -> __m256i {
+    fn field(self, x: __m256i, bits: usize, from: usize) -> __m256i {
         isa!({
-            let by = _mm256_set1_epi32(from.abs_diff(to) as i32);
-            let moved = if from < to { _mm256_sllv_epi32(x, by) } else { _mm256_srlv_epi32(x, by) };
-            _mm256_and_si256(moved, _mm256_set1_epi8((((1 << bits) - 1) << to) as i8))
+            let moved = _mm256_srlv_epi32(x, _mm256_set1_epi32(from as i32));
+            _mm256_and_si256(moved, _mm256_set1_epi8(((1 << bits) - 1) as i8))
         })
     }
     #[inline(always)]
-    fn or(self, a: __m256i, b: __m256i) -> __m256i {
-        isa!(_mm256_or_si256(a, b))
+    fn join(self, low: __m256i, high: __m256i, at: usize) -> __m256i {
+        isa!(_mm256_or_si256(low, _mm256_sllv_epi32(high, _mm256_set1_epi32(at as i32))))
     }
 
     #[inline(always)]
@@ -114,7 +113,7 @@ impl Dot for Avx2 {
         offset: i32,
     ) -> [[Self::I32; R]; 2] {
         // Words whose products a lane of 16 bits holds, two of each.
-        let together = if const { 4 * 2 * 127 * C::MAX < 1 << 15 } { 4 } else { 2 };
+        let together = if 4 * 2 * 127 * w.max() < 1 << 15 { 4 } else { 2 };
         let of_rows = super::half_sums(x);
         let mut products = [[[zero(); 2]; R]; 2];
         for half in 0..2 {

@@ -83,16 +83,15 @@ impl Dot for Avx512 {
         load(granule)
     }
     #[inline(always)]
-    fn field(self, x: __m512i, bits: u32, from: u32, to: u32) -> __m512i {
+    fn field(self, x: __m512i, bits: usize, from: usize) -> __m512i {
         isa!({
-            let by = _mm512_set1_epi32(from.abs_diff(to) as i32);
-            let moved = if from < to { _mm512_sllv_epi32(x, by) } else { _mm512_srlv_epi32(x, by) };
-            _mm512_and_si512(moved, _mm512_set1_epi8((((1 << bits) - 1) << to) as i8))
+            let moved = _mm512_srlv_epi32(x, _mm512_set1_epi32(from as i32));
+            _mm512_and_si512(moved, _mm512_set1_epi8(((1 << bits) - 1) as i8))
         })
     }
     #[inline(always)]
-    fn or(self, a: __m512i, b: __m512i) -> __m512i {
-        isa!(_mm512_or_si512(a, b))
+    fn join(self, low: __m512i, high: __m512i, at: usize) -> __m512i {
+        isa!(_mm512_or_si512(low, _mm512_sllv_epi32(high, _mm512_set1_epi32(at as i32))))
     }
 
     #[inline(always)]

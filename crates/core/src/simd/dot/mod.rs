@@ -34,10 +34,10 @@ pub trait Dot: Simd {
     const PARTS: usize;
     /// Loads a part of a granule.
     fn load_bytes(self, granule: &[u8; 64], part: usize) -> Self::Bytes;
-    /// The field of `bits` bits from bit `from` on of every byte, moved to bit `to`.
-    fn field(self, x: Self::Bytes, bits: u32, from: u32, to: u32) -> Self::Bytes;
-    /// `a | b`
-    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// The field of `bits` bits from bit `from` on of every byte.
+    fn field(self, x: Self::Bytes, bits: usize, from: usize) -> Self::Bytes;
+    /// `low | high << at`, where no bit leaves its byte.
+    fn join(self, low: Self::Bytes, high: Self::Bytes, at: usize) -> Self::Bytes;
 
     /// For each half of a block, `sum over its k of q * (u - offset)`, whatever the codes are made of.
     fn dot_halves<C: Codes, const P: usize, const R: usize>(
@@ -106,7 +106,7 @@ pub trait Dot: Simd {
 /// The unsigned codes of a block of 16 columns, as their format unpacks them.
 pub trait Codes: Copy {
     /// The largest code, at most 127.
-    const MAX: i32;
+    fn max(self) -> i32;
 
     /// The codes of word `word` (its `k` are `4 * word..`) of the columns of part `part`.
     fn word<S: Dot>(self, s: S, word: usize, part: usize) -> S::Bytes;

@@ -46,14 +46,14 @@ impl Dot for Scalar {
     fn load_bytes(self, granule: &[u8; 64], _: usize) -> [u8; 64] {
         *granule
     }
-    fn field(self, x: [u8; 64], bits: u32, from: u32, to: u32) -> [u8; 64] {
-        x.map(|byte| (byte >> from & ((1 << bits) - 1)) << to)
+    fn field(self, x: [u8; 64], bits: usize, from: usize) -> [u8; 64] {
+        x.map(|byte| byte >> from & ((1 << bits) - 1))
     }
-    fn or(self, mut a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
-        for (a, b) in a.iter_mut().zip(b) {
-            *a |= b;
+    fn join(self, mut low: [u8; 64], high: [u8; 64], at: usize) -> [u8; 64] {
+        for (low, high) in low.iter_mut().zip(high) {
+            *low |= high << at;
         }
-        a
+        low
     }
     fn dot_halves<C: super::Codes, const P: usize, const R: usize>(
         self,

@@ -116,11 +116,16 @@ fn halves<C: Codes, const P: usize, const R: usize>(
     products
 }
 
-/// The field of `bits` bits from bit `from` on of every byte, moved to bit `to`.
+/// [`Dot::field`]
 #[inline(always)]
-pub(super) fn field(x: v128, bits: u32, from: u32, to: u32) -> v128 {
-    let moved = if from < to { i32x4_shl(x, to - from) } else { u32x4_shr(x, from - to) };
-    v128_and(moved, u8x16_splat((((1u32 << bits) - 1) << to) as u8))
+pub(super) fn field(x: v128, bits: usize, from: usize) -> v128 {
+    v128_and(u32x4_shr(x, from as u32), u8x16_splat(((1 << bits) - 1) as u8))
+}
+
+/// [`Dot::join`]
+#[inline(always)]
+pub(super) fn join(low: v128, high: v128, at: usize) -> v128 {
+    v128_or(low, i32x4_shl(high, at as u32))
 }
 
 /// Codes of 4 columns and one word: those of `k` = 0, 2 and those of `k` = 1, 3, in 16-bit lanes.
@@ -184,12 +189,12 @@ impl Dot for Wasm {
         load(granule, 0, part)
     }
     #[inline(always)]
-    fn field(self, x: v128, bits: u32, from: u32, to: u32) -> v128 {
-        field(x, bits, from, to)
+    fn field(self, x: v128, bits: usize, from: usize) -> v128 {
+        field(x, bits, from)
     }
     #[inline(always)]
-    fn or(self, a: v128, b: v128) -> v128 {
-        v128_or(a, b)
+    fn join(self, low: v128, high: v128, at: usize) -> v128 {
+        join(low, high, at)
     }
 
     #[inline(always)]

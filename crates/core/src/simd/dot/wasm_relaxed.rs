@@ -190,12 +190,12 @@ impl Dot for WasmRelaxed {
         load(granule, 0, part)
     }
     #[inline(always)]
-    fn field(self, x: v128, bits: u32, from: u32, to: u32) -> v128 {
-        wasm::field(x, bits, from, to)
+    fn field(self, x: v128, bits: usize, from: usize) -> v128 {
+        wasm::field(x, bits, from)
     }
     #[inline(always)]
-    fn or(self, a: v128, b: v128) -> v128 {
-        v128_or(a, b)
+    fn join(self, low: v128, high: v128, at: usize) -> v128 {
+        wasm::join(low, high, at)
     }
 
     #[inline(always)]
