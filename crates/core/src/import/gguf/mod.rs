@@ -147,7 +147,7 @@ fn tensor_info(cursor: &mut Cursor<'_>, i: u64, alignment: u64) -> std::result::
     }
     let id = cursor.u32(&field)?;
     let Some(ty) = GgmlType::from_id(id) else {
-        return cursor.unsupported(&field, format!("type number {id}"), "use a file with F16, Q8_0 or Q4_0");
+        return cursor.unsupported(&field, format!("type number {id}"), "use a file with F16, Q8_0 or Q4_K");
     };
     if !dims[0].is_multiple_of(ty.block()) {
         let (k, block, ty) = (dims[0], ty.block(), ty.name());
