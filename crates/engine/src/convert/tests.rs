@@ -62,7 +62,7 @@ fn a_gguf_becomes_an_artifact() {
     let (_, artifact) = pack(&model.gguf());
     let manifest = &artifact.header().manifest;
     assert_eq!((manifest.architecture.as_str(), manifest.source.licence.as_str()), ("llama", "mit"));
-    let config = crate::arch::llama::parse(&manifest.config).unwrap();
+    let config = ModelConfig::of(manifest).unwrap();
     assert_eq!((config.n_layers, config.n_kv_heads, config.head_dim), (2, 2, 16));
     assert_eq!(
         (config.tokens.bos, config.tokens.eos.as_slice(), config.tokens.add_bos),
@@ -183,7 +183,7 @@ fn a_folder_equals_the_gguf_of_the_same_weights() {
         let manifest = &artifact.header().manifest;
         assert_eq!(manifest.source.licence, "apache-2.0");
         assert_eq!(manifest.chat_template, from_gguf.header().manifest.chat_template);
-        let config = crate::arch::llama::parse(&manifest.config).unwrap();
+        let config = ModelConfig::of(manifest).unwrap();
         assert_eq!(config.rope.style, lowbit_core::backend::RopeStyle::Half);
         assert_eq!((config.tokens.eos.as_slice(), config.tied_embeddings), (&[2, 0][..], tied));
         for name in ["token_embd.weight", "blk.1.attn_v.weight", "blk.0.ffn_down.weight"] {
@@ -236,7 +236,7 @@ fn rope_factors_come_with_the_header() {
     let model = TinyModel::default();
     let bytes = model.builder_on(builder).build();
     let plan = plan(&bytes).unwrap();
-    let config = crate::arch::llama::parse(&plan.layout().manifest().config).unwrap();
+    let config = ModelConfig::of(plan.layout().manifest()).unwrap();
     let crate::arch::RopeScaling::Factors { factors } = config.rope.scaling else { panic!() };
     assert_eq!(factors[3..5], [4.0, 8.0]);
     let start =
@@ -393,7 +393,7 @@ fn sentence_piece_scores_become_merges() {
     assert_eq!(tokenizer["model"]["unk_token"], "<|endoftext|>");
     // The first merged token of the vocabulary is "th" with the highest score.
     assert_eq!(tokenizer["model"]["merges"][0], serde_json::json!(["t", "h"]));
-    let config = crate::arch::llama::parse(&artifact.header().manifest.config).unwrap();
+    let config = ModelConfig::of(&artifact.header().manifest).unwrap();
     assert!(config.tokens.add_bos);
     builder.meta("tokenizer.ggml.scores", Meta::F32s(vec![0.0]));
     assert!(refusal(&builder.build()).contains("tokenizer.ggml.scores: holds 1 scores for"));
@@ -416,7 +416,7 @@ fn unfit_folders_are_refused_with_file_field_and_value() {
         |field: &'static str, to: serde_json::Value| move |v: &mut serde_json::Value| v[field] = to.clone();
     use serde_json::json;
     for (field, to, expected) in [
-        ("architectures", json!(["Gemma3ForCausalLM"]), "Gemma3ForCausalLM"),
+        ("architectures", json!(["Qwen3ForCausalLM"]), "Qwen3ForCausalLM"),
         ("architectures", json!(null), "architectures"),
         ("hidden_size", json!(-1), "is -1"),
         ("hidden_size", json!(128), "token"),
