@@ -7,10 +7,14 @@ mod support;
 use lowbit_core::Format;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{Backend, CpuBackend, at_once};
+use lowbit_core::container::Artifact;
 use lowbit_core::simd::Isa;
 use lowbit_engine::arch::{Gemma3Config, ModelConfig, RopeConfig, RopeScaling, Transformer, Weights};
+use lowbit_engine::convert::{Options, in_memory};
 use lowbit_engine::kv_cache::KvCache;
 use lowbit_engine::oracle::Oracle;
+use lowbit_engine::{LoadOptions, SelfTest, Upload};
+use lowbit_testing::TinyModel;
 use support::{RandomWeights, tiny_gemma3_config};
 
 const CONTEXT: usize = 40;
@@ -212,4 +216,26 @@ fn bad_configurations_name_the_field() {
     ] {
         assert!(message.contains(field), "{message}");
     }
+}
+
+/// A whole model as a file has it.
+fn artifact() -> Artifact {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, TinyModel { architecture: "gemma3", ..TinyModel::default() }.gguf()).unwrap();
+    in_memory(&path, &Options::default(), &mut |_| ()).unwrap()
+}
+
+#[test]
+fn a_device_that_computes_rightly_passes_the_self_test() {
+    let artifact = artifact();
+    let mut test = SelfTest::new(artifact.header(), Activations::A16).unwrap();
+    at_once(test.poll(&mut Oracle::default())).unwrap();
+
+    let mut upload = Upload::new(artifact.header().clone(), Oracle::default());
+    upload.push(artifact.data().as_slice()).unwrap();
+    let mut test = upload.layer_test(Activations::A16);
+    let mut model = upload.finish(LoadOptions::default()).unwrap();
+    let mut session = model.session().unwrap();
+    at_once(test.poll(&mut model, &mut session)).unwrap();
 }

@@ -17,7 +17,7 @@ fn texts_become_the_tokens_of_llama_cpp() {
     let header = gguf::parse(&path, &bytes, Some(bytes.len() as u64)).unwrap().complete(&path).unwrap();
     let tokenizer = Tokenizer::from_json(&tokenizer_json(&header).unwrap()).unwrap();
     let [input, output] = ["inp", "out"].map(|ext| std::fs::read_to_string(format!("{path}.{ext}")).unwrap());
-    let texts: Vec<&str> = input.split("\n__ggml_vocab_test__\n").collect();
+    let texts: Vec<&str> = input.split_terminator("\n__ggml_vocab_test__\n").collect();
     let expected: Vec<Vec<u32>> =
         output.lines().map(|line| line.split_whitespace().map(|id| id.parse().unwrap()).collect()).collect();
     assert!(

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 USER_DEFINED = ["\n", "\n\n", "\n\n\n", "\u2581\u2581", "\u2581\u2581\u2581", "<b>", "</b>"]
 CASES = [
     "a <b>bold</b>\n\n\n\nword", "    def f():\n        return 1", "<b", "x<b><b></b>", "bridgebridge", "<0x41>",
-    "<unk> <s> </s>",
+    "<unk> <s> </s>", "\u2581\u2581", " \u2581\u2581  the",
 ]
 
 
@@ -38,8 +38,8 @@ def main():
     parsed = proto.ModelProto.FromString(model.getvalue())
     plain = lambda p: p.piece.replace("\u2581", " ") if p.type == 4 else p.piece
     cases = make["CASES"] + CASES
-    # The library takes a null for the end of a text, and what it writes for spaces for spaces.
-    cases = [case for case in cases if "\0" not in case and "\u2581\u2581" not in case]
+    # The library takes a null for the end of a text.
+    cases = [case for case in cases if "\0" not in case]
     value = {
         "pieces": [[plain(p), p.score, p.type] for p in parsed.pieces],
         "cases": cases,

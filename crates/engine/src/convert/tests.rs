@@ -415,7 +415,8 @@ fn a_vocabulary_of_sentence_piece_gives_the_tokens_of_its_library() {
         let text = case.as_str().unwrap();
         let found = tokenizer.encode(text, false);
         assert_eq!(&serde_json::json!(found), ids, "{text:?}");
-        assert_eq!(tokenizer.decode(&found, true), text, "{text:?}");
+        // What SentencePiece writes for a space is one.
+        assert_eq!(tokenizer.decode(&found, true), text.replace('\u{2581}', " "), "{text:?}");
     }
 
     builder.meta("tokenizer.ggml.add_space_prefix", Meta::Bool(true));

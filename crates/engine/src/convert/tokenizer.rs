@@ -163,7 +163,7 @@ impl<'a> Vocabulary<'a> {
             version: "1.0",
             truncation: None,
             padding: None,
-            added_tokens: self.added_tokens(),
+            added_tokens: self.added_tokens()?,
             normalizer,
             pre_tokenizer,
             post_processor: None,
@@ -191,7 +191,10 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    fn added_tokens(&self) -> Vec<AddedToken<'a>> {
+    fn added_tokens(&self) -> Result<Vec<AddedToken<'a>>> {
+        // SentencePiece finds the user's own tokens, which may be of spaces, in the text as it is normalised. With a prefix
+        // they could not be normalised alone.
+        let in_normalised = self.kind == Kind::SentencePiece && !self.adds_space_prefix()?;
         let added = |&id: &usize| matches!(self.types[id], UNKNOWN | CONTROL | USER_DEFINED);
         let token = |id: usize| AddedToken {
             id: id as u32,
@@ -199,10 +202,10 @@ impl<'a> Vocabulary<'a> {
             single_word: false,
             lstrip: false,
             rstrip: false,
-            normalized: false,
+            normalized: in_normalised && self.types[id] == USER_DEFINED,
             special: self.types[id] != USER_DEFINED,
         };
-        (0..self.tokens.len()).filter(added).map(token).collect()
+        Ok((0..self.tokens.len()).filter(added).map(token).collect())
     }
 
     fn merges(&self) -> Result<Vec<(&'a str, &'a str)>> {
@@ -252,9 +255,14 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
+    /// Whether SentencePiece sets a space before a text.
+    fn adds_space_prefix(&self) -> Result<bool> {
+        Ok(self.header.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true))
+    }
+
     /// Normaliser, pre-tokenizer and decoder.
     fn sentence_piece_steps(&self) -> Result<(Value, Value, Value)> {
-        let prefix = self.header.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let prefix = self.adds_space_prefix()?;
         let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
         let normalizer = match prefix {
             true => {
