@@ -66,6 +66,7 @@ fn gguf_and_folder_give_the_same_logits() {
 
 #[test]
 fn gemma_3_is_the_same_from_both() {
+    type Change = fn(&mut serde_json::Value);
     let folder = Folder::new("gemma3");
     let (file, hf) = (folder.0.join("tiny.gguf"), folder.0.join("hf"));
     // Six layers are local; the seventh token is beyond the window.
@@ -78,7 +79,7 @@ fn gemma_3_is_the_same_from_both() {
     let config = a.header().manifest.config.clone();
     assert_eq!((&config["gemma3"]["window"], &config["rope"]["style"]), (&6.into(), &"half".into()));
 
-    let changed = |change: fn(&mut serde_json::Value)| {
+    let changed = |change: Change| {
         let path = hf.join("config.json");
         let text = std::fs::read(&path).unwrap();
         let mut json: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -109,7 +110,7 @@ fn gemma_3_is_the_same_from_both() {
         (&5e5.into(), &8.0.into())
     );
     assert_eq!(parameters["gemma3"]["local_rope"]["base"], 2e4);
-    let changes: [(fn(&mut serde_json::Value), &str); 5] = [
+    let changes: [(Change, &str); 5] = [
         (
             |json| json["layer_types"] = ["full_attention", "sliding_attention"].as_slice().into(),
             "layer_types",
