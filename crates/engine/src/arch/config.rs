@@ -1,6 +1,6 @@
 //! The hyper-parameters of a model.
 
-use super::{Gemma3Config, RopeConfig, TensorKind, TensorSpec, arch, check, gemma3, llama};
+use super::{Gemma3Config, RopeConfig, arch, check};
 use crate::{Error, Result};
 use lowbit_core::backend::AttentionShape;
 use lowbit_core::container::Manifest;
@@ -109,14 +109,6 @@ impl ModelConfig {
         })
     }
 
-    /// The tensors of the model, in execution order.
-    pub fn tensors(&self) -> Vec<TensorSpec> {
-        match self.gemma3 {
-            None => llama::tensors(self),
-            Some(_) => gemma3::tensors(self),
-        }
-    }
-
     /// The shape of every layer's attention, in order.
     pub fn attention(&self) -> impl Iterator<Item = AttentionShape> {
         let Self { n_heads, n_kv_heads, head_dim, .. } = *self;
@@ -130,17 +122,4 @@ impl ModelConfig {
     pub fn embedding_scale(&self) -> f32 {
         self.gemma3.as_ref().map_or(1.0, |gemma3| gemma3.embedding_scale)
     }
-}
-
-pub(super) fn matrix(name: &str, hf_name: &str, n: usize, k: usize) -> TensorSpec {
-    spec(name, hf_name, TensorKind::Matrix { n, k })
-}
-
-pub(super) fn vector(name: &str, hf_name: &str, len: usize) -> TensorSpec {
-    spec(name, hf_name, TensorKind::Vector { len })
-}
-
-fn spec(name: &str, hf_name: &str, kind: TensorKind) -> TensorSpec {
-    let [name, hf_name] = [name, hf_name].map(|name| format!("{name}.weight"));
-    TensorSpec { name, hf_name, hf_offset: 0.0, kind }
 }

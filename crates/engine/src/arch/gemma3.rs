@@ -5,9 +5,9 @@
 //! checkpoint (in bf16, 25.25 instead of 25.298 for a width of 640). The weights of norms are 1 + those of the checkpoint,
 //! which is how GGUF files have them.
 
-use super::config::{ModelConfig, matrix, vector};
-use super::transformer::{Block, Loader, Step};
-use super::{RopeConfig, TensorSpec, Weights, check, positive};
+use super::tensors::{Dim, LayerTensor, Size};
+use super::transformer::{Block, Loader, Step, name_of};
+use super::{RopeConfig, Weights, check, positive};
 use crate::Result;
 use lowbit_core::backend::{Backend, Gate, Heads};
 
@@ -43,37 +43,24 @@ impl Gemma3Config {
     }
 }
 
-/// The tensors of a model, in execution order.
-pub(super) fn tensors(config: &ModelConfig) -> Vec<TensorSpec> {
-    let ModelConfig { d_model: d, ffn_dim: ffn, head_dim, .. } = *config;
-    let (q, kv) = (config.n_heads * head_dim, config.n_kv_heads * head_dim);
-    let norm = |name: &str, hf_name: &str, len| TensorSpec { hf_offset: 1.0, ..vector(name, hf_name, len) };
-    let mut tensors = vec![matrix("token_embd", "model.embed_tokens", config.vocab_size, d)];
-    for i in 0..config.n_layers {
-        let ours = |name: &str| format!("blk.{i}.{name}");
-        let theirs = |name: &str| format!("model.layers.{i}.{name}");
-        tensors.extend([
-            norm(&ours("attn_norm"), &theirs("input_layernorm"), d),
-            matrix(&ours("attn_q"), &theirs("self_attn.q_proj"), q, d),
-            matrix(&ours("attn_k"), &theirs("self_attn.k_proj"), kv, d),
-            matrix(&ours("attn_v"), &theirs("self_attn.v_proj"), kv, d),
-            norm(&ours("attn_q_norm"), &theirs("self_attn.q_norm"), head_dim),
-            norm(&ours("attn_k_norm"), &theirs("self_attn.k_norm"), head_dim),
-            matrix(&ours("attn_output"), &theirs("self_attn.o_proj"), d, q),
-            norm(&ours("post_attention_norm"), &theirs("post_attention_layernorm"), d),
-            norm(&ours("ffn_norm"), &theirs("pre_feedforward_layernorm"), d),
-            matrix(&ours("ffn_gate"), &theirs("mlp.gate_proj"), ffn, d),
-            matrix(&ours("ffn_up"), &theirs("mlp.up_proj"), ffn, d),
-            matrix(&ours("ffn_down"), &theirs("mlp.down_proj"), d, ffn),
-            norm(&ours("post_ffw_norm"), &theirs("post_feedforward_layernorm"), d),
-        ]);
-    }
-    tensors.push(norm("output_norm", "model.norm", d));
-    if !config.tied_embeddings {
-        tensors.push(matrix("output", "lm_head", config.vocab_size, d));
-    }
-    tensors
-}
+/// The tensors of a layer, in execution order.
+pub(super) const LAYER: &[LayerTensor] = &[
+    LayerTensor("attn_norm", "input_layernorm", Size::Vector(Dim::Model)),
+    LayerTensor("attn_q", "self_attn.q_proj", Size::Matrix(Dim::Queries, Dim::Model)),
+    LayerTensor("attn_k", "self_attn.k_proj", Size::Matrix(Dim::Keys, Dim::Model)),
+    LayerTensor("attn_v", "self_attn.v_proj", Size::Matrix(Dim::Keys, Dim::Model)),
+    LayerTensor("attn_q_norm", "self_attn.q_norm", Size::Vector(Dim::Head)),
+    LayerTensor("attn_k_norm", "self_attn.k_norm", Size::Vector(Dim::Head)),
+    LayerTensor("attn_output", "self_attn.o_proj", Size::Matrix(Dim::Model, Dim::Queries)),
+    LayerTensor("post_attention_norm", "post_attention_layernorm", Size::Vector(Dim::Model)),
+    LayerTensor("ffn_norm", "pre_feedforward_layernorm", Size::Vector(Dim::Model)),
+    LayerTensor("ffn_gate", "mlp.gate_proj", Size::Matrix(Dim::Ffn, Dim::Model)),
+    LayerTensor("ffn_up", "mlp.up_proj", Size::Matrix(Dim::Ffn, Dim::Model)),
+    LayerTensor("ffn_down", "mlp.down_proj", Size::Matrix(Dim::Model, Dim::Ffn)),
+    LayerTensor("post_ffw_norm", "post_feedforward_layernorm", Size::Vector(Dim::Model)),
+];
+/// What the checkpoint's weights of norms are less than what is multiplied by.
+pub(super) const NORM_OFFSET: f32 = 1.0;
 
 /// A layer on a device.
 pub(super) struct Layer<B: Backend> {
@@ -92,15 +79,15 @@ impl<B: Backend> Layer<B> {
         head_dim: usize,
         i: usize,
     ) -> Result<Self> {
-        let name = |name: &str| format!("blk.{i}.{name}.weight");
+        let vector = |name| load.vector(&name_of(i, name));
         // Devices divide scores by `sqrt(head_dim)`; what is left of the division is left to the norm.
         let scale = (head_dim as f32 / gemma3.query_scalar).sqrt();
         Ok(Self {
             block: load.block(i)?,
-            q_norm: load.scaled_vector(&name("attn_q_norm"), scale)?,
-            k_norm: load.vector(&name("attn_k_norm"))?,
-            post_attention_norm: load.vector(&name("post_attention_norm"))?,
-            post_ffw_norm: load.vector(&name("post_ffw_norm"))?,
+            q_norm: load.scaled_vector(&name_of(i, "attn_q_norm"), scale)?,
+            k_norm: vector("attn_k_norm")?,
+            post_attention_norm: vector("post_attention_norm")?,
+            post_ffw_norm: vector("post_ffw_norm")?,
             is_local: gemma3.window_of(i).is_some(),
         })
     }

@@ -1,38 +1,24 @@
 //! Llama: RMSNorm, rotary embedding, grouped-query attention, SwiGLU (Touvron et al. 2023, Grattafiori et al. 2024).
 //! Llama 1 to 3, SmolLM, and what shares their shape.
 
-use super::config::{ModelConfig, matrix, vector};
+use super::Weights;
+use super::tensors::{Dim, LayerTensor, Size};
 use super::transformer::{Block, Loader, Step};
-use super::{TensorSpec, Weights};
 use crate::Result;
 use lowbit_core::backend::{Backend, Gate, Heads};
 
-/// The tensors of a model, in execution order.
-pub(super) fn tensors(config: &ModelConfig) -> Vec<TensorSpec> {
-    let ModelConfig { d_model: d, ffn_dim: ffn, .. } = *config;
-    let (q, kv) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
-    let mut tensors = vec![matrix("token_embd", "model.embed_tokens", config.vocab_size, d)];
-    for i in 0..config.n_layers {
-        let ours = |name: &str| format!("blk.{i}.{name}");
-        let theirs = |name: &str| format!("model.layers.{i}.{name}");
-        tensors.extend([
-            vector(&ours("attn_norm"), &theirs("input_layernorm"), d),
-            matrix(&ours("attn_q"), &theirs("self_attn.q_proj"), q, d),
-            matrix(&ours("attn_k"), &theirs("self_attn.k_proj"), kv, d),
-            matrix(&ours("attn_v"), &theirs("self_attn.v_proj"), kv, d),
-            matrix(&ours("attn_output"), &theirs("self_attn.o_proj"), d, q),
-            vector(&ours("ffn_norm"), &theirs("post_attention_layernorm"), d),
-            matrix(&ours("ffn_gate"), &theirs("mlp.gate_proj"), ffn, d),
-            matrix(&ours("ffn_up"), &theirs("mlp.up_proj"), ffn, d),
-            matrix(&ours("ffn_down"), &theirs("mlp.down_proj"), d, ffn),
-        ]);
-    }
-    tensors.push(vector("output_norm", "model.norm", d));
-    if !config.tied_embeddings {
-        tensors.push(matrix("output", "lm_head", config.vocab_size, d));
-    }
-    tensors
-}
+/// The tensors of a layer, in execution order.
+pub(super) const LAYER: &[LayerTensor] = &[
+    LayerTensor("attn_norm", "input_layernorm", Size::Vector(Dim::Model)),
+    LayerTensor("attn_q", "self_attn.q_proj", Size::Matrix(Dim::Queries, Dim::Model)),
+    LayerTensor("attn_k", "self_attn.k_proj", Size::Matrix(Dim::Keys, Dim::Model)),
+    LayerTensor("attn_v", "self_attn.v_proj", Size::Matrix(Dim::Keys, Dim::Model)),
+    LayerTensor("attn_output", "self_attn.o_proj", Size::Matrix(Dim::Model, Dim::Queries)),
+    LayerTensor("ffn_norm", "post_attention_layernorm", Size::Vector(Dim::Model)),
+    LayerTensor("ffn_gate", "mlp.gate_proj", Size::Matrix(Dim::Ffn, Dim::Model)),
+    LayerTensor("ffn_up", "mlp.up_proj", Size::Matrix(Dim::Ffn, Dim::Model)),
+    LayerTensor("ffn_down", "mlp.down_proj", Size::Matrix(Dim::Model, Dim::Ffn)),
+];
 
 /// A layer on a device.
 pub(super) struct Layer<B: Backend>(Block<B>);

@@ -4,6 +4,7 @@ mod config;
 mod gemma3;
 mod llama;
 mod rope;
+mod tensors;
 mod transformer;
 
 pub use config::{ModelConfig, SpecialTokens};

@@ -201,6 +201,11 @@ impl<B: Backend> Transformer<B> {
     }
 }
 
+/// The name of a tensor of layer `i`.
+pub(super) fn name_of(i: usize, name: &str) -> String {
+    format!("blk.{i}.{name}.weight")
+}
+
 /// Moves tensors to the device after comparing their sizes with what the configuration demands.
 pub(super) struct Loader<'a, B, W> {
     tensors: Vec<TensorSpec>,
@@ -211,8 +216,8 @@ pub(super) struct Loader<'a, B, W> {
 impl<B: Backend, W: Weights<B>> Loader<'_, B, W> {
     /// What layer `i` has in every architecture.
     pub(super) fn block(&self, i: usize) -> Result<Block<B>> {
-        let matrix = |name: &str| self.matrix(&format!("blk.{i}.{name}.weight"));
-        let vector = |name: &str| self.vector(&format!("blk.{i}.{name}.weight"));
+        let matrix = |name| self.matrix(&name_of(i, name));
+        let vector = |name| self.vector(&name_of(i, name));
         Ok(Block {
             attn_norm: vector("attn_norm")?,
             q: matrix("attn_q")?,
