@@ -1,4 +1,4 @@
-// `out[i] = a[ids[i]]`, for the ids whose rows lie in this part of the table. An invocation makes 4 columns of `out`, `k`.
+// `out[i] = scale * a[ids[i]]`, for the ids whose rows lie in this part of the table. An invocation makes 4 columns of `out`, `k`.
 
 struct Params {
   a: Matrix,
@@ -7,6 +7,10 @@ struct Params {
   // Columns of a row.
   k: u32,
   stride: u32,
+  scale: f32,
+  unused_a: u32,
+  unused_b: u32,
+  unused_c: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -30,6 +34,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let codes = transpose(a_codes(block, id.x % 8u, columns))[column];
   let v = codes * a_scales(block, id.x % 8u, columns)[column] + vec4<f32>(a_mins(block, id.x % 8u, columns)[column]);
   for (var c = 0u; c < 4u && id.x * 4u + c < params.k; c++) {
-    out[row * params.stride + id.x * 4u + c] = v[c];
+    out[row * params.stride + id.x * 4u + c] = v[c] * params.scale;
   }
 }

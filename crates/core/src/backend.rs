@@ -69,9 +69,19 @@ pub struct AttentionShape {
     pub n_kv_heads: usize,
     /// Coordinates of a head.
     pub head_dim: usize,
+    /// How many positions a query sees, the last of which is its own; `None`: all up to its own.
+    pub window: Option<usize>,
 }
 
-/// Normalisation that precedes a matrix product: `x / rms(x) * weight`.
+impl AttentionShape {
+    /// The first position that a query at `pos` sees.
+    #[inline]
+    pub fn first_seen(&self, pos: usize) -> usize {
+        self.window.map_or(0, |window| (pos + 1).saturating_sub(window))
+    }
+}
+
+/// RMSNorm: `x / rms(x) * weight`.
 pub struct Norm<'a, V> {
     /// `[width]`
     pub weight: &'a V,
@@ -86,6 +96,22 @@ impl<V> Clone for Norm<'_, V> {
 }
 
 impl<V> Copy for Norm<'_, V> {}
+
+/// What becomes of the heads of queries and keys: each is normalised, where there are norms, and then rotated.
+pub struct Heads<'a, R, V> {
+    /// The norms of a query head and a key head, over `[head_dim]` each.
+    pub norms: Option<[Norm<'a, V>; 2]>,
+    /// The rotary table.
+    pub rope: &'a R,
+}
+
+impl<R, V> Clone for Heads<'_, R, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R, V> Copy for Heads<'_, R, V> {}
 
 /// A device that runs the ops. One call at a time; every op may use all threads of the device.
 pub trait Backend {
@@ -111,24 +137,25 @@ pub trait Backend {
     /// Room for `capacity` positions of one layer.
     fn kv(&self, shape: AttentionShape, capacity: usize) -> Result<Self::Kv>;
 
-    /// `x[i] = table[ids[i]]`
-    fn embed(&mut self, table: &Self::Matrix, ids: &[u32], x: &mut Self::Tensor) -> Result<()>;
+    /// `x[i] = scale * table[ids[i]]`
+    fn embed(&mut self, table: &Self::Matrix, ids: &[u32], scale: f32, x: &mut Self::Tensor) -> Result<()>;
 
-    /// Normalises `x`, multiplies by the three matrices of `qkv`, rotates queries and keys for positions `pos..pos + rows`,
-    /// appends keys and values to `kv` at `pos`, and leaves the queries in `queries`.
+    /// Normalises `x`, multiplies by the three matrices of `qkv`, makes of queries and keys what `heads` says for positions
+    /// `pos..pos + rows`, appends keys and values to `kv` at `pos`, and leaves the queries in `queries`.
     #[expect(clippy::too_many_arguments, reason = "one fused op, one argument per operand")]
     fn attention_input(
         &mut self,
         x: &Self::Tensor,
         norm: Norm<'_, Self::Vector>,
         qkv: [&Self::Matrix; 3],
-        rope: &Self::Rope,
+        heads: Heads<'_, Self::Rope, Self::Vector>,
         pos: usize,
         kv: &mut Self::Kv,
         queries: &mut Self::Tensor,
     ) -> Result<()>;
 
-    /// Causal softmax attention of the queries at `pos..pos + rows` over positions `0..=` their own.
+    /// Causal softmax attention of the queries at `pos..pos + rows` over the positions up to their own that the window of
+    /// `kv` holds; scores are divided by `sqrt(head_dim)`.
     fn attention(
         &mut self,
         queries: &Self::Tensor,
@@ -139,6 +166,15 @@ pub trait Backend {
 
     /// `x += y * matrix`
     fn linear_add(&mut self, y: &Self::Tensor, matrix: &Self::Matrix, x: &mut Self::Tensor) -> Result<()>;
+
+    /// `x += norm(y * matrix)`
+    fn linear_norm_add(
+        &mut self,
+        y: &Self::Tensor,
+        matrix: &Self::Matrix,
+        norm: Norm<'_, Self::Vector>,
+        x: &mut Self::Tensor,
+    ) -> Result<()>;
 
     /// `out = act(norm(x) * gate) .* (norm(x) * up)` with `gate_up = [gate, up]`
     fn gated(

@@ -1,6 +1,6 @@
 //! Text to tokens and back: the tokenizer, the chat template and the special tokens of a model.
 
-use crate::arch::{self, SpecialTokens};
+use crate::arch::{ModelConfig, SpecialTokens};
 use crate::sampler::Sampling;
 use crate::template::{ChatTemplate, Message, RenderOptions};
 use crate::tokenizer::Tokenizer;
@@ -29,8 +29,7 @@ impl Codec {
     /// From the header of an artifact and the document that holds its tokenizer.
     pub(crate) fn of_header(header: &Header, tokenizer: Option<&[u8]>) -> Result<Self> {
         let manifest = &header.manifest;
-        arch::arch(&manifest.architecture)?;
-        let tokens = arch::llama::parse(&manifest.config)?.tokens;
+        let tokens = ModelConfig::of(manifest)?.tokens;
         let tokenizer = tokenizer.ok_or_else(|| Error::Tokenizer {
             field: "manifest".to_owned(),
             problem: "the artifact holds no tokenizer; pack the model again".to_owned(),

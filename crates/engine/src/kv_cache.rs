@@ -10,10 +10,9 @@ pub struct KvCache<B: Backend> {
 }
 
 impl<B: Backend> KvCache<B> {
-    /// Room for `capacity` positions of `n_layers` layers.
-    pub fn new(backend: &B, n_layers: usize, shape: AttentionShape, capacity: usize) -> Result<Self> {
-        let layers =
-            (0..n_layers).map(|_| backend.kv(shape, capacity)).collect::<lowbit_core::Result<_>>()?;
+    /// Room for `capacity` positions of layers of these shapes.
+    pub fn new(backend: &B, layers: impl Iterator<Item = AttentionShape>, capacity: usize) -> Result<Self> {
+        let layers = layers.map(|shape| backend.kv(shape, capacity)).collect::<lowbit_core::Result<_>>()?;
         Ok(Self { layers, capacity })
     }
 
@@ -29,7 +28,6 @@ impl<B: Backend> KvCache<B> {
 }
 
 /// Bytes of one position: f16 keys and values of all layers.
-pub fn bytes_per_position(n_layers: usize, shape: AttentionShape) -> u64 {
-    let width = shape.n_kv_heads as u64 * shape.head_dim as u64;
-    n_layers as u64 * width * 2 * 2
+pub fn bytes_per_position(layers: impl Iterator<Item = AttentionShape>) -> u64 {
+    layers.map(|shape| shape.n_kv_heads as u64 * shape.head_dim as u64 * 2 * 2).sum()
 }

@@ -1,8 +1,7 @@
 //! A model ready to talk: weights on a device, tokenizer and chat template.
 
 use crate::Message;
-use crate::arch::llama::{Observer, Wanted};
-use crate::arch::{self, Llama, LlamaConfig, Weights};
+use crate::arch::{ModelConfig, Observer, Transformer, Wanted, Weights};
 use crate::codec::Codec;
 use crate::kv_cache::{KvCache, bytes_per_position};
 use crate::{Error, GenerateOptions, Generation, Result, Session};
@@ -30,7 +29,7 @@ const MAX_KV_BYTES: u64 = if cfg!(target_pointer_width = "32") { 2 << 30 } else 
 /// What a model consists of.
 pub struct Parts<'a, W> {
     /// The hyper-parameters.
-    pub config: LlamaConfig,
+    pub config: ModelConfig,
     /// The tensors.
     pub weights: &'a W,
     /// Tokenizer, chat template and special tokens.
@@ -40,7 +39,7 @@ pub struct Parts<'a, W> {
 /// A model on a device.
 pub struct Model<B: Backend> {
     backend: B,
-    llama: Llama<B>,
+    transformer: Transformer<B>,
     codec: Codec,
     context: usize,
 }
@@ -65,7 +64,7 @@ impl<B: Backend> Model<B> {
         options: LoadOptions,
     ) -> Result<Self> {
         let parts = || {
-            let config = arch::llama::parse(&header.manifest.config)?;
+            let config = ModelConfig::of(&header.manifest)?;
             Ok(Parts { codec: Codec::of_header(header, tokenizer)?, weights, config })
         };
         let model = parts().and_then(|parts| Self::assemble(parts, backend, options));
@@ -87,13 +86,13 @@ impl<B: Backend> Model<B> {
             });
         }
         let context = choose_context(&config, options.context)?;
-        let llama = Llama::load(config, weights, &backend, context)?;
-        Ok(Self { backend, llama, codec, context })
+        let transformer = Transformer::load(config, weights, &backend, context)?;
+        Ok(Self { backend, transformer, codec, context })
     }
 
     /// The hyper-parameters.
-    pub fn config(&self) -> &LlamaConfig {
-        self.llama.config()
+    pub fn config(&self) -> &ModelConfig {
+        self.transformer.config()
     }
 
     /// Tokenizer, chat template and special tokens.
@@ -114,7 +113,7 @@ impl<B: Backend> Model<B> {
     /// An empty session with room for [`Model::context`] positions.
     pub fn session(&self) -> Result<Session<B>> {
         let config = self.config();
-        let cache = KvCache::new(&self.backend, config.n_layers, config.attention(), self.context)?;
+        let cache = KvCache::new(&self.backend, config.attention(), self.context)?;
         Ok(Session::new(cache))
     }
 
@@ -174,11 +173,11 @@ impl<B: Backend> Model<B> {
         self.backend.take_top_k(k, top).map(|result| session.ran(result))
     }
 
-    /// Asks the device for the residual stream of `ids` after some layers; see [`Llama::residual`]. The session's tokens
+    /// Asks the device for the residual stream of `ids` after some layers; see [`Transformer::residual`]. The session's tokens
     /// are forgotten.
     pub(crate) fn residual(&mut self, session: &mut Session<B>, ids: &[u32], layers: usize) -> Result<()> {
         session.clear();
-        self.llama.residual(&mut self.backend, &mut session.cache, ids, layers)
+        self.transformer.residual(&mut self.backend, &mut session.cache, ids, layers)
     }
 
     /// What [`Self::residual`] has asked for.
@@ -195,7 +194,7 @@ impl<B: Backend> Model<B> {
     ) -> Result<()> {
         let pos = session.tokens.len();
         session.running.clear();
-        self.llama.forward(&mut self.backend, &mut session.cache, ids, pos, wanted, observer)?;
+        self.transformer.forward(&mut self.backend, &mut session.cache, ids, pos, wanted, observer)?;
         session.running.extend_from_slice(ids);
         Ok(())
     }
@@ -205,9 +204,9 @@ impl<B: Backend> Model<B> {
     }
 }
 
-fn choose_context(config: &LlamaConfig, wanted: Option<usize>) -> Result<usize> {
+fn choose_context(config: &ModelConfig, wanted: Option<usize>) -> Result<usize> {
     let error = |problem| Err(Error::Config { field: "context", problem });
-    let per_position = bytes_per_position(config.n_layers, config.attention());
+    let per_position = bytes_per_position(config.attention());
     let most = |bytes: u64| usize::try_from(bytes / per_position).unwrap_or(usize::MAX);
     match wanted {
         None => Ok(config.context_length.min(DEFAULT_CONTEXT).min(most(DEFAULT_KV_BYTES)).max(1)),

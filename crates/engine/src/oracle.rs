@@ -2,7 +2,7 @@
 //!
 //! Slow, and exact to f32 rounding. Every other backend is measured against it; nothing here is ever optimised.
 
-use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
+use lowbit_core::backend::{AttentionShape, Backend, Gate, Heads, Norm, RopeStyle, RopeTable};
 use lowbit_core::{PackedMatrix, Result};
 use std::ops::Range;
 use std::task::Poll;
@@ -66,6 +66,16 @@ impl Tensor {
     }
 }
 
+/// Normalises, where there is a norm, and rotates every head of every row of `x`.
+fn heads_of(x: Tensor, norm: Option<Norm<'_, Vec<f32>>>, rope: &RopeTable, pos: usize) -> Tensor {
+    let Tensor { width, values } = x;
+    let heads = Tensor { width: rope.head_dim, values };
+    let values = norm.map_or_else(|| heads.clone(), |norm| heads.normalised(norm)).values;
+    let mut x = Tensor { width, values };
+    rotate(&mut x, rope, pos);
+    x
+}
+
 /// In 16 partial sums, for accuracy.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0f32; 16];
@@ -96,18 +106,18 @@ fn rotate(x: &mut Tensor, rope: &RopeTable, pos: usize) {
 }
 
 impl Kv {
-    /// Softmax attention of one query head over the first `positions` positions of its key and value head.
-    fn attend(&self, query: &[f32], kv_head: usize, positions: usize) -> Vec<f32> {
+    /// Softmax attention of one query head over some positions of its key and value head.
+    fn attend(&self, query: &[f32], kv_head: usize, positions: Range<usize>) -> Vec<f32> {
         let d = self.shape.head_dim;
         let width = self.shape.n_kv_heads * d;
         let at = |plane: &'_ [f32], pos: usize| plane[pos * width + kv_head * d..][..d].to_vec();
         let scale = 1.0 / (d as f32).sqrt();
-        let scores: Vec<f32> = (0..positions).map(|p| dot(query, &at(&self.keys, p)) * scale).collect();
+        let scores: Vec<f32> = positions.clone().map(|p| dot(query, &at(&self.keys, p)) * scale).collect();
         let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
         let sum: f32 = weights.iter().sum();
         let mut out = vec![0.0; d];
-        for (p, weight) in weights.iter().enumerate() {
+        for (p, weight) in positions.zip(weights.iter()) {
             for (out, v) in out.iter_mut().zip(at(&self.values, p)) {
                 *out += weight / sum * v;
             }
@@ -148,9 +158,9 @@ impl Backend for Oracle {
         Ok(Kv { shape, keys: zeros.clone(), values: zeros })
     }
 
-    fn embed(&mut self, table: &Matrix, ids: &[u32], x: &mut Tensor) -> Result<()> {
+    fn embed(&mut self, table: &Matrix, ids: &[u32], scale: f32, x: &mut Tensor) -> Result<()> {
         let row = |&id: &u32| table.rows().nth(id as usize).into_iter().flatten();
-        *x = Tensor { width: table.k, values: ids.iter().flat_map(row).copied().collect() };
+        *x = Tensor { width: table.k, values: ids.iter().flat_map(row).map(|x| x * scale).collect() };
         Ok(())
     }
 
@@ -159,16 +169,15 @@ impl Backend for Oracle {
         x: &Tensor,
         norm: Norm<'_, Vec<f32>>,
         [q, k, v]: [&Matrix; 3],
-        rope: &RopeTable,
+        heads: Heads<'_, RopeTable, Vec<f32>>,
         pos: usize,
         kv: &mut Kv,
         queries: &mut Tensor,
     ) -> Result<()> {
         let x = x.normalised(norm);
-        *queries = q.apply(&x);
-        rotate(queries, rope, pos);
-        let mut keys = k.apply(&x);
-        rotate(&mut keys, rope, pos);
+        let [q_norm, k_norm] = heads.norms.map_or([None; 2], |norms| norms.map(Some));
+        *queries = heads_of(q.apply(&x), q_norm, heads.rope, pos);
+        let keys = heads_of(k.apply(&x), k_norm, heads.rope, pos);
         let values = v.apply(&x);
         kv.keys[pos * keys.width..][..keys.values.len()].copy_from_slice(&keys.values);
         kv.values[pos * values.width..][..values.values.len()].copy_from_slice(&values.values);
@@ -179,7 +188,8 @@ impl Backend for Oracle {
         let group = kv.shape.n_heads / kv.shape.n_kv_heads;
         let attended = queries.rows().enumerate().flat_map(|(row, query)| {
             let heads = query.chunks_exact(kv.shape.head_dim).enumerate();
-            heads.flat_map(move |(head, query)| kv.attend(query, head / group, pos + row + 1))
+            let seen = kv.shape.first_seen(pos + row)..pos + row + 1;
+            heads.flat_map(move |(head, query)| kv.attend(query, head / group, seen.clone()))
         });
         *out = Tensor { width: queries.width, values: attended.collect() };
         Ok(())
@@ -187,6 +197,19 @@ impl Backend for Oracle {
 
     fn linear_add(&mut self, y: &Tensor, matrix: &Matrix, x: &mut Tensor) -> Result<()> {
         for (x, y) in x.values.iter_mut().zip(matrix.apply(y).values) {
+            *x += y;
+        }
+        Ok(())
+    }
+
+    fn linear_norm_add(
+        &mut self,
+        y: &Tensor,
+        matrix: &Matrix,
+        norm: Norm<'_, Vec<f32>>,
+        x: &mut Tensor,
+    ) -> Result<()> {
+        for (x, y) in x.values.iter_mut().zip(matrix.apply(y).normalised(norm).values) {
             *x += y;
         }
         Ok(())

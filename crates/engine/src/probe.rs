@@ -2,7 +2,7 @@
 //! with made-up weights.
 
 use crate::Result;
-use crate::arch::{Llama, LlamaConfig, TensorKind, llama};
+use crate::arch::{Gemma3Config, ModelConfig, TensorKind, Transformer};
 use crate::kv_cache::KvCache;
 use crate::synthetic::Synthetic;
 use lowbit_core::Error;
@@ -33,7 +33,7 @@ const SAMPLING: Duration = Duration::from_millis(25);
 /// A few layers of a model: their sizes and formats.
 #[derive(Clone, Debug)]
 pub struct ProbeShape {
-    config: LlamaConfig,
+    config: ModelConfig,
     /// Of every matrix.
     formats: BTreeMap<String, Format>,
     share: f64,
@@ -45,7 +45,7 @@ impl ProbeShape {
     /// # Errors
     /// When the header describes no model.
     pub fn new(header: &Header) -> Result<Self> {
-        let model = llama::parse(&header.manifest.config).map_err(|error| error.of(&header.file))?;
+        let model = ModelConfig::of(&header.manifest).map_err(|error| error.of(&header.file))?;
         let bytes_of = |part: &str| -> usize {
             let matrices = header.manifest.matrices.iter().filter(|(name, _)| name.starts_with(part));
             let sizes = matrices.filter_map(|(_, matrix)| matrix.format.plane_sizes(matrix.n, matrix.k));
@@ -55,7 +55,7 @@ impl ProbeShape {
         let output = if model.tied_embeddings { EMBEDDING } else { "output.weight" };
         let timed: usize = (0..n_layers).map(|i| bytes_of(&format!("blk.{i}."))).sum();
         let share = (bytes_of("blk.") + bytes_of(output)) as f64 / timed.max(1) as f64;
-        let config = LlamaConfig {
+        let config = ModelConfig {
             n_layers,
             vocab_size: VOCAB,
             context_length: model.context_length.min(POSITIONS),
@@ -78,7 +78,7 @@ impl ProbeShape {
 }
 
 /// The formats of the matrices of these layers, which are as large in the file as they are here.
-fn formats(header: &Header, config: &LlamaConfig) -> lowbit_core::Result<BTreeMap<String, Format>> {
+fn formats(header: &Header, config: &ModelConfig) -> lowbit_core::Result<BTreeMap<String, Format>> {
     let mut formats = BTreeMap::new();
     for tensor in config.tensors() {
         let TensorKind::Matrix { n, k } = tensor.kind else { continue };
@@ -97,17 +97,21 @@ fn formats(header: &Header, config: &LlamaConfig) -> lowbit_core::Result<BTreeMa
 impl fmt::Display for ProbeShape {
     /// All that the time of a step depends on.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LlamaConfig { n_layers, d_model, n_heads, n_kv_heads, head_dim, ffn_dim, context_length, .. } =
+        let ModelConfig { n_layers, d_model, n_heads, n_kv_heads, head_dim, ffn_dim, context_length, .. } =
             self.config;
         write!(f, "{n_layers} of {:.3} x {d_model}, {n_heads}/{n_kv_heads} x {head_dim}, ", self.share)?;
-        write!(f, "{ffn_dim}, {context_length}:")?;
+        write!(f, "{ffn_dim}, {context_length}")?;
+        if let Some(Gemma3Config { window, global_every, .. }) = &self.config.gemma3 {
+            write!(f, ", gemma3 {window}/{global_every}")?;
+        }
+        f.write_str(":")?;
         self.formats.values().try_for_each(|format| write!(f, " {}", format.spec().name))
     }
 }
 
 /// The layers on a device.
 pub struct Probe<B: Backend> {
-    llama: Llama<B>,
+    transformer: Transformer<B>,
     cache: KvCache<B>,
     running: Option<Running>,
 }
@@ -140,9 +144,10 @@ impl<B: Backend> Probe<B> {
         let ProbeShape { config, formats, .. } = shape;
         let format = |name: &str| formats.get(name).copied().unwrap_or(Format::F32);
         let positions = config.context_length;
-        let llama = Llama::load(config.clone(), &Synthetic::random(config, format), device, positions)?;
-        let cache = KvCache::new(device, config.n_layers, config.attention(), positions)?;
-        Ok(Self { llama, cache, running: None })
+        let transformer =
+            Transformer::load(config.clone(), &Synthetic::random(config, format), device, positions)?;
+        let cache = KvCache::new(device, config.attention(), positions)?;
+        Ok(Self { transformer, cache, running: None })
     }
 
     /// Times a step of `rows` rows from position `pos` on, as far as there are positions; without rows, one that computes
@@ -175,12 +180,12 @@ impl<B: Backend> Probe<B> {
     /// Asks for some steps, and for their end.
     fn ask(&mut self, device: &mut B, rows: usize, pos: usize) -> Result<()> {
         if rows == 0 {
-            return self.llama.residual(device, &mut self.cache, &[0], 0);
+            return self.transformer.residual(device, &mut self.cache, &[0], 0);
         }
         let room = self.cache.capacity().saturating_sub(pos);
         let ids: Vec<u32> = (0..rows.min(room)).map(|i| (i % VOCAB) as u32).collect();
         for _ in 0..steps(rows) {
-            self.llama.forward(device, &mut self.cache, &ids, pos, 0..0, None)?;
+            self.transformer.forward(device, &mut self.cache, &ids, pos, 0..0, None)?;
         }
         Ok(())
     }
@@ -212,7 +217,7 @@ mod tests {
     fn a_probe_has_the_sizes_and_formats_of_the_model() {
         let header = header();
         let shape = ProbeShape::new(&header).unwrap();
-        let model = llama::parse(&header.manifest.config).unwrap();
+        let model = ModelConfig::of(&header.manifest).unwrap();
         assert_eq!((shape.config.n_layers, shape.config.ffn_dim), (model.n_layers, model.ffn_dim));
         for (name, format) in &shape.formats {
             assert_eq!(*format, header.manifest.matrices[name].format, "{name}");

@@ -1,7 +1,7 @@
 //! Weights that nobody trained. What a model asks of a device, and how long that takes, depends on their shapes and
 //! formats alone.
 
-use crate::arch::{LlamaConfig, TensorKind, Weights, move_to};
+use crate::arch::{ModelConfig, TensorKind, Weights, move_to};
 use lowbit_core::backend::Backend;
 use lowbit_core::buffer::{AlignedBytes, Bytes};
 use lowbit_core::format::{Codes, Format};
@@ -26,13 +26,13 @@ pub struct Synthetic<F> {
 
 impl<F: Fn(&str) -> Format> Synthetic<F> {
     /// All weights are zero, and take no time to make; `format` tells that of a matrix by its name.
-    pub fn zeros(config: &LlamaConfig, format: F) -> Self {
+    pub fn zeros(config: &ModelConfig, format: F) -> Self {
         let kinds = config.tensors().into_iter().map(|tensor| (tensor.name, tensor.kind)).collect();
         Self { kinds, format, codes: Vec::new() }
     }
 
     /// Codes without order, the same ones every time; `format` tells that of a matrix by its name.
-    pub fn random(config: &LlamaConfig, format: F) -> Self {
+    pub fn random(config: &ModelConfig, format: F) -> Self {
         let mut state = 1u64;
         let mut next = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -101,14 +101,14 @@ impl<B: Backend, F: Fn(&str) -> Format> Weights<B> for Synthetic<F> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::arch::{Llama, RopeConfig, RopeScaling, SpecialTokens};
+    use crate::arch::{RopeConfig, RopeScaling, SpecialTokens, Transformer};
     use crate::kv_cache::KvCache;
     use crate::oracle::Oracle;
     use lowbit_core::backend::{RopeStyle, at_once};
     use lowbit_core::format::FORMATS;
 
-    fn logits(weights: impl Fn(&LlamaConfig) -> Box<dyn Weights<Oracle>>) -> Vec<f32> {
-        let config = LlamaConfig {
+    fn logits(weights: impl Fn(&ModelConfig) -> Box<dyn Weights<Oracle>>) -> Vec<f32> {
+        let config = ModelConfig {
             n_layers: 2,
             d_model: 256,
             n_heads: 2,
@@ -121,12 +121,13 @@ mod tests {
             rope: RopeConfig { base: 1e4, style: RopeStyle::Half, scaling: RopeScaling::None },
             tied_embeddings: false,
             tokens: SpecialTokens::default(),
+            gemma3: None,
         };
         let mut device = Oracle::default();
         let weights = weights(&config);
-        let mut llama = Llama::load(config.clone(), &Dyn(weights), &device, 8).unwrap();
-        let mut cache = KvCache::new(&device, config.n_layers, config.attention(), 8).unwrap();
-        llama.forward(&mut device, &mut cache, &[1, 2, 3], 0, 2..3, None).unwrap();
+        let mut transformer = Transformer::load(config.clone(), &Dyn(weights), &device, 8).unwrap();
+        let mut cache = KvCache::new(&device, config.attention(), 8).unwrap();
+        transformer.forward(&mut device, &mut cache, &[1, 2, 3], 0, 2..3, None).unwrap();
         let mut logits = Vec::new();
         at_once(device.take(&mut logits)).unwrap();
         logits

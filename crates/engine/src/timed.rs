@@ -1,6 +1,6 @@
 //! A backend that measures how long each op of another one takes.
 
-use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeTable};
+use lowbit_core::backend::{AttentionShape, Backend, Gate, Heads, Norm, RopeTable};
 use lowbit_core::candidates::Candidate;
 use lowbit_core::{PackedMatrix, Result};
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use web_time::{Duration, Instant};
 pub enum Op {
     /// Rows of the embedding table.
     Embed,
-    /// Norm, activation quantisation, the products with Q, K and V, rotary embedding, append to the KV cache.
+    /// Norm, activation quantisation, the products with Q, K and V, norms of heads, rotary embedding, append to the KV cache.
     Qkv,
     /// Scores, softmax and values.
     Attention,
@@ -58,7 +58,7 @@ pub struct Timed<B> {
     inner: B,
     /// In the order of [`Op::ALL`].
     times: Cell<[Duration; Op::ALL.len()]>,
-    /// The op before, which tells the two kinds of [`Backend::linear_add`] apart.
+    /// The op before, which tells the two products that are added to the residual stream apart.
     last: Op,
 }
 
@@ -72,6 +72,11 @@ impl<B> Timed<B> {
     pub fn take(&self) -> [(Op, Duration); Op::ALL.len()] {
         let times = self.times.take();
         std::array::from_fn(|i| (Op::ALL[i], times[i]))
+    }
+
+    /// Which of the two products it is that comes next.
+    fn product(&self) -> Op {
+        if self.last == Op::GateUp { Op::Down } else { Op::AttentionOutput }
     }
 
     fn time<T>(&mut self, op: Op, run: impl FnOnce(&mut B) -> T) -> T {
@@ -111,8 +116,8 @@ impl<B: Backend> Backend for Timed<B> {
         self.inner.kv(shape, capacity)
     }
 
-    fn embed(&mut self, table: &B::Matrix, ids: &[u32], x: &mut B::Tensor) -> Result<()> {
-        self.time(Op::Embed, |inner| inner.embed(table, ids, x))
+    fn embed(&mut self, table: &B::Matrix, ids: &[u32], scale: f32, x: &mut B::Tensor) -> Result<()> {
+        self.time(Op::Embed, |inner| inner.embed(table, ids, scale, x))
     }
 
     fn attention_input(
@@ -120,12 +125,12 @@ impl<B: Backend> Backend for Timed<B> {
         x: &B::Tensor,
         norm: Norm<'_, B::Vector>,
         qkv: [&B::Matrix; 3],
-        rope: &B::Rope,
+        heads: Heads<'_, B::Rope, B::Vector>,
         pos: usize,
         kv: &mut B::Kv,
         queries: &mut B::Tensor,
     ) -> Result<()> {
-        self.time(Op::Qkv, |inner| inner.attention_input(x, norm, qkv, rope, pos, kv, queries))
+        self.time(Op::Qkv, |inner| inner.attention_input(x, norm, qkv, heads, pos, kv, queries))
     }
 
     fn attention(&mut self, queries: &B::Tensor, kv: &B::Kv, pos: usize, out: &mut B::Tensor) -> Result<()> {
@@ -133,8 +138,17 @@ impl<B: Backend> Backend for Timed<B> {
     }
 
     fn linear_add(&mut self, y: &B::Tensor, matrix: &B::Matrix, x: &mut B::Tensor) -> Result<()> {
-        let op = if self.last == Op::GateUp { Op::Down } else { Op::AttentionOutput };
-        self.time(op, |inner| inner.linear_add(y, matrix, x))
+        self.time(self.product(), |inner| inner.linear_add(y, matrix, x))
+    }
+
+    fn linear_norm_add(
+        &mut self,
+        y: &B::Tensor,
+        matrix: &B::Matrix,
+        norm: Norm<'_, B::Vector>,
+        x: &mut B::Tensor,
+    ) -> Result<()> {
+        self.time(self.product(), |inner| inner.linear_norm_add(y, matrix, norm, x))
     }
 
     fn gated(

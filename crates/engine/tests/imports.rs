@@ -64,6 +64,68 @@ fn gguf_and_folder_give_the_same_logits() {
     }
 }
 
+#[test]
+fn gemma_3_is_the_same_from_both() {
+    type Change = fn(&mut serde_json::Value);
+    let folder = Folder::new("gemma3");
+    let (file, hf) = (folder.0.join("tiny.gguf"), folder.0.join("hf"));
+    // Six layers are local; the seventh token is beyond the window.
+    let gemma3 = TinyModel { architecture: "gemma3", n_layers: 7, ..model(true) };
+    std::fs::write(&file, gemma3.gguf()).unwrap();
+    gemma3.write_hugging_face(&hf, 1).unwrap();
+    let [a, b] = [&file, &hf].map(|path| open(path));
+    assert_eq!(a.header().manifest.config, b.header().manifest.config);
+    assert_eq!(logits(&a), logits(&b), "GGUF keeps the order of rows");
+    let config = a.header().manifest.config.clone();
+    assert_eq!((&config["gemma3"]["window"], &config["rope"]["style"]), (&6.into(), &"half".into()));
+
+    let changed = |change: Change| {
+        let path = hf.join("config.json");
+        let text = std::fs::read(&path).unwrap();
+        let mut json: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        change(&mut json);
+        std::fs::write(&path, json.to_string()).unwrap();
+        let result = in_memory(&hf, &Options::default(), &mut |_| ());
+        std::fs::write(&path, text).unwrap();
+        result.map(|artifact| artifact.header().manifest.config.clone()).map_err(|error| error.to_string())
+    };
+    assert_eq!(
+        changed(|json| json["sliding_window_pattern"] = 3.into()).unwrap()["gemma3"]["global_every"],
+        3
+    );
+    let by_kind = changed(|json| {
+        json["layer_types"] =
+            (0..7).map(|i| if i % 3 == 2 { "full_attention" } else { "sliding_attention" }).collect();
+    });
+    assert_eq!(by_kind.unwrap()["gemma3"]["global_every"], 3);
+    let parameters = changed(|json| {
+        json["rope_parameters"] = serde_json::json!({
+            "full_attention": {"rope_theta": 5e5, "rope_type": "linear", "factor": 8.0},
+            "sliding_attention": {"rope_theta": 2e4, "rope_type": "default"},
+        });
+    });
+    let parameters = parameters.unwrap();
+    assert_eq!(
+        (&parameters["rope"]["base"], &parameters["rope"]["scaling"]["factor"]),
+        (&5e5.into(), &8.0.into())
+    );
+    assert_eq!(parameters["gemma3"]["local_rope"]["base"], 2e4);
+    let changes: [(Change, &str); 5] = [
+        (
+            |json| json["layer_types"] = ["full_attention", "sliding_attention"].as_slice().into(),
+            "layer_types",
+        ),
+        (|json| json["hidden_activation"] = "relu".into(), "hidden_activation"),
+        (|json| json["final_logit_softcapping"] = 30.0.into(), "final_logit_softcapping"),
+        (|json| json["use_bidirectional_attention"] = true.into(), "use_bidirectional_attention"),
+        (|json| json["sliding_window"] = 0.into(), "gemma3.window"),
+    ];
+    for (change, expected) in changes {
+        let message = changed(change).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
 /// Llama 3's divisors, as its paper's code and converters compute them.
 fn llama3_factors(base: f64, head_dim: usize, [factor, low, high, original]: [f64; 4]) -> Vec<f32> {
     let frequency = |i: usize| base.powf(-2.0 * i as f64 / head_dim as f64);

@@ -6,17 +6,17 @@ mod support;
 
 use lowbit_core::Format;
 use lowbit_core::backend::{Backend, at_once};
-use lowbit_engine::arch::{Llama, LlamaConfig};
+use lowbit_engine::arch::{ModelConfig, Transformer};
 use lowbit_engine::kv_cache::KvCache;
 use lowbit_engine::oracle::Oracle;
 use support::{RandomWeights, tiny_config};
 
 const CONTEXT: usize = 32;
 
-fn load(config: &LlamaConfig) -> (Llama<Oracle>, KvCache<Oracle>) {
+fn load(config: &ModelConfig) -> (Transformer<Oracle>, KvCache<Oracle>) {
     let weights = RandomWeights::new(config, Format::F32, 1);
-    let llama = Llama::load(config.clone(), &weights, &Oracle::default(), CONTEXT).unwrap();
-    let cache = KvCache::new(&Oracle::default(), config.n_layers, config.attention(), CONTEXT).unwrap();
+    let llama = Transformer::load(config.clone(), &weights, &Oracle::default(), CONTEXT).unwrap();
+    let cache = KvCache::new(&Oracle::default(), config.attention(), CONTEXT).unwrap();
     (llama, cache)
 }
 
@@ -28,7 +28,7 @@ fn taken(oracle: &mut Oracle) -> Vec<f32> {
 }
 
 /// The logits of all `ids`, run in chunks of `chunk`.
-fn logits(config: &LlamaConfig, ids: &[u32], chunk: usize) -> Vec<f32> {
+fn logits(config: &ModelConfig, ids: &[u32], chunk: usize) -> Vec<f32> {
     let (mut llama, mut cache) = load(config);
     let (mut oracle, mut all) = (Oracle::default(), Vec::new());
     for (i, ids) in ids.chunks(chunk).enumerate() {
@@ -92,7 +92,7 @@ fn the_observer_sees_every_layer() {
 #[test]
 fn an_untied_output_matrix_is_used() {
     let tied = tiny_config();
-    let untied = LlamaConfig { tied_embeddings: false, ..tied.clone() };
+    let untied = ModelConfig { tied_embeddings: false, ..tied.clone() };
     assert_ne!(logits(&tied, &[3], 1), logits(&untied, &[3], 1));
 }
 
@@ -119,20 +119,20 @@ fn missing_and_misshapen_tensors_are_named() {
     let config = tiny_config();
     let mut weights = RandomWeights::new(&config, Format::F32, 1);
     weights.remove("blk.1.ffn_up.weight");
-    let error = Llama::load(config.clone(), &weights, &Oracle::default(), CONTEXT).err().unwrap();
+    let error = Transformer::load(config.clone(), &weights, &Oracle::default(), CONTEXT).err().unwrap();
     assert_eq!(error.code(), "missing-tensor");
     assert!(error.to_string().contains("blk.1.ffn_up.weight"), "{error}");
 
-    let narrow = LlamaConfig { ffn_dim: 64, ..config.clone() };
+    let narrow = ModelConfig { ffn_dim: 64, ..config.clone() };
     let weights = RandomWeights::new(&narrow, Format::F32, 1);
-    let error = Llama::load(config, &weights, &Oracle::default(), CONTEXT).err().unwrap();
+    let error = Transformer::load(config, &weights, &Oracle::default(), CONTEXT).err().unwrap();
     assert_eq!(error.code(), "bad-shape");
     assert!(error.to_string().contains("blk.0.ffn_gate.weight"), "{error}");
 }
 
 #[test]
 fn bad_configurations_name_the_field() {
-    let change = |change: fn(&mut LlamaConfig)| {
+    let change = |change: fn(&mut ModelConfig)| {
         let mut config = tiny_config();
         change(&mut config);
         config.validate().unwrap_err().to_string()

@@ -41,8 +41,7 @@ fn convert(plan: Plan, files: &[Vec<u8>]) -> Result<()> {
 /// Reads everything in an artifact.
 fn load(artifact: &Artifact) -> Result<()> {
     let manifest = &artifact.header().manifest;
-    arch::arch(&manifest.architecture)?;
-    let config = arch::llama::parse(&manifest.config)?;
+    let config = arch::ModelConfig::of(manifest)?;
     for spec in config.tensors() {
         match spec.kind {
             arch::TensorKind::Matrix { .. } => drop(artifact.matrix(&spec.name)?),

@@ -71,7 +71,7 @@ impl<E: Executor> Inner<E> {
         pos: usize,
         out: &mut Tensor,
     ) -> Result<()> {
-        let AttentionShape { n_heads, n_kv_heads, head_dim } = kv.shape;
+        let AttentionShape { n_heads, n_kv_heads, head_dim, .. } = kv.shape;
         if queries.width != n_heads * head_dim || pos != self.pos {
             return shape(
                 "attention",

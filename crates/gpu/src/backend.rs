@@ -10,7 +10,7 @@ use crate::kernels::Kernels;
 use crate::memory::{Device, Kv, Matrix, Rope, RowShape, Scratch, Tensor, Vector};
 use crate::plan::{BufferId, Cost, Plan};
 use crate::shader::Shader;
-use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable};
+use lowbit_core::backend::{AttentionShape, Backend, Gate, Heads, Norm, RopeStyle, RopeTable};
 use lowbit_core::candidates::Candidate;
 use lowbit_core::{Error, PackedMatrix, Result};
 
@@ -153,6 +153,10 @@ pub(crate) fn check_rows(x: &Tensor, rows: &Range<usize>) -> Result<()> {
     shape("logits", format!("rows {rows:?} of {}", x.rows))
 }
 
+fn missing<T>(op: &str) -> Result<T> {
+    Err(Error::gpu(format!("{op} is not there yet on the GPU; use the CPU")))
+}
+
 pub(crate) fn shape<T>(what: &str, problem: String) -> Result<T> {
     Err(Error::Shape { what: what.into(), problem })
 }
@@ -189,7 +193,10 @@ impl<E: Executor> Backend for GpuBackend<E> {
     }
 
     fn kv(&self, heads: AttentionShape, capacity: usize) -> Result<Kv> {
-        let AttentionShape { n_heads, n_kv_heads, head_dim } = heads;
+        let AttentionShape { n_heads, n_kv_heads, head_dim, window } = heads;
+        if window.is_some() {
+            return missing("attention with a window");
+        }
         if n_kv_heads == 0 || n_heads % n_kv_heads != 0 || head_dim % 2 != 0 || head_dim > MAX_HEAD_DIM {
             let problem = format!(
                 "{n_heads} heads of {head_dim} over {n_kv_heads}; heads are even and at most {MAX_HEAD_DIM}"
@@ -202,7 +209,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         Ok(Kv { shape: heads, capacity, keys, values })
     }
 
-    fn embed(&mut self, table: &Matrix, ids: &[u32], x: &mut Tensor) -> Result<()> {
+    fn embed(&mut self, table: &Matrix, ids: &[u32], scale: f32, x: &mut Tensor) -> Result<()> {
         if let Some(id) = ids.iter().find(|id| **id as usize >= table.n) {
             return shape("embedding", format!("row {id} of {}", table.n));
         }
@@ -215,6 +222,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         for part in &table.parts {
             let mut params = table.words(part, 0).to_vec();
             params.extend([ids.len(), table.blocks(), table.k, x.stride()].map(|n| n as u32));
+            params.extend([scale.to_bits(), 0, 0, 0]);
             let row = part.bytes / (part.tiles as u64 * 16);
             let cost = Cost { others: row * ids.len() as u64 + x.bytes(), ..Cost::default() };
             let workgroups = [table.k.div_ceil(4 * 64), ids.len()];
@@ -234,12 +242,16 @@ impl<E: Executor> Backend for GpuBackend<E> {
         x: &Tensor,
         norm: Norm<'_, Vector>,
         qkv: [&Matrix; 3],
-        rope: &Rope,
+        heads: Heads<'_, Rope, Vector>,
         pos: usize,
         kv: &mut Kv,
         queries: &mut Tensor,
     ) -> Result<()> {
-        let AttentionShape { n_heads, n_kv_heads, head_dim } = kv.shape;
+        let AttentionShape { n_heads, n_kv_heads, head_dim, .. } = kv.shape;
+        let rope = heads.rope;
+        if heads.norms.is_some() {
+            return missing("norms of heads");
+        }
         let (width, kv_width) = (n_heads * head_dim, n_kv_heads * head_dim);
         if qkv.map(|matrix| matrix.n) != [width, kv_width, kv_width] || rope.head_dim != head_dim {
             return shape(
@@ -289,6 +301,10 @@ impl<E: Executor> Backend for GpuBackend<E> {
         let inner = self.inner.get_mut();
         let y = inner.rows_of(y, inner.kernels.forms(&[matrix.format]))?;
         inner.plan.linear(inner.kernels, &y, matrix, x, 0, true)
+    }
+
+    fn linear_norm_add(&mut self, _: &Tensor, _: &Matrix, _: Norm<'_, Vector>, _: &mut Tensor) -> Result<()> {
+        missing("a product that is normalised")
     }
 
     fn gated(

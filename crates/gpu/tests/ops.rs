@@ -5,7 +5,7 @@
 mod support;
 
 use lowbit_core::PackedMatrix;
-use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm, RopeStyle, RopeTable, at_once};
+use lowbit_core::backend::{AttentionShape, Backend, Gate, Heads, Norm, RopeStyle, RopeTable, at_once};
 use lowbit_core::format::{FORMATS, Format};
 use lowbit_core::kernels::selftest::sample;
 use lowbit_gpu::{Kernels, Shader};
@@ -69,16 +69,16 @@ fn rows_of_tables_are_what_the_format_says() {
         let w = sample(format, n, k, 7);
         let table = gpu.matrix(w.clone()).unwrap();
         let (ids, mut x) = ([82, 0, 15, 16, 33, 33], gpu.tensor());
-        gpu.embed(&table, &ids, &mut x).unwrap();
+        gpu.embed(&table, &ids, 2.0, &mut x).unwrap();
         let found = gpu.read(&x).unwrap();
         assert_eq!(found.len(), ids.len() * k);
         for (id, found) in ids.iter().zip(found.chunks(k)) {
             let (scaled, mins) = weights(&w, *id as usize);
             for ((found, scaled), min) in found.iter().zip(scaled).zip(mins) {
-                let expected = scaled + min;
+                let expected = 2.0 * (scaled + min);
                 let off = (f64::from(*found) - expected).abs();
                 assert!(
-                    off <= 2f64.powi(-23) * (scaled.abs() + min.abs()),
+                    off <= 2f64.powi(-22) * (scaled.abs() + min.abs()),
                     "{format:?} row {id}: {found}, exactly {expected}"
                 );
             }
@@ -156,7 +156,7 @@ fn attention_is_within_its_bound() {
         (RopeStyle::Interleaved, 2, 1, 256),
         (RopeStyle::Half, 6, 1, 320),
     ] {
-        let shape = AttentionShape { n_heads, n_kv_heads, head_dim };
+        let shape = AttentionShape { n_heads, n_kv_heads, head_dim, window: None };
         let (width, kv_width, capacity) = (n_heads * head_dim, n_kv_heads * head_dim, 300);
         let pairs = head_dim / 2;
         let angles: Vec<f64> =
@@ -183,7 +183,16 @@ fn attention_is_within_its_bound() {
         for chunk in [70, 1, 3, 52, 4, 1, 70, 57, 1, 1, 40] {
             let x = tensor(&mut gpu, &rows[pos * 64..][..chunk * 64], 64);
             let qkv = [&on_gpu[0], &on_gpu[1], &on_gpu[2]];
-            gpu.attention_input(&x, norm, qkv, &rope, pos, &mut kv, &mut queries).unwrap();
+            gpu.attention_input(
+                &x,
+                norm,
+                qkv,
+                Heads { norms: None, rope: &rope },
+                pos,
+                &mut kv,
+                &mut queries,
+            )
+            .unwrap();
             gpu.attention(&queries, &kv, pos, &mut out).unwrap();
             found.extend(gpu.read(&out).unwrap());
             pos += chunk;
@@ -208,7 +217,7 @@ fn reference_attention(
     rope: &RopeTable,
     shape: AttentionShape,
 ) -> Vec<f64> {
-    let AttentionShape { n_heads, n_kv_heads, head_dim } = shape;
+    let AttentionShape { n_heads, n_kv_heads, head_dim, .. } = shape;
     let project = |w: &PackedMatrix| -> Vec<Vec<f64>> {
         let row = |x: &[f32]| {
             (0..w.n).map(|n| product(Kernels::default(), &rms_norm(x, weight, 0.0), w, n).value).collect()
@@ -280,7 +289,7 @@ fn matrices_that_are_cut_give_the_same_values() {
             gpu.logits(&y, 1..m, norm, &c).unwrap();
             at_once(gpu.take(&mut logits)).unwrap();
             found.extend(logits);
-            gpu.embed(&c, &[82, 0, 40], &mut out).unwrap();
+            gpu.embed(&c, &[82, 0, 40], 1.0, &mut out).unwrap();
             found.extend(gpu.read(&out).unwrap());
             assert_eq!(found.len(), m * n + m * n + (m - 1) * n + 3 * k);
             found

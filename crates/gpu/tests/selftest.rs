@@ -50,6 +50,14 @@ fn a_device_that_computes_rightly_passes() {
 }
 
 #[test]
+fn a_model_whose_ops_are_missing_is_an_error_of_the_device() {
+    let model = TinyModel { architecture: "gemma3", ..TinyModel::default() };
+    let mut test = SelfTest::new(artifact(&model).header(), Activations::A16).unwrap();
+    let error = at_once(test.poll(&mut GpuBackend::new(native()))).unwrap_err();
+    assert!(error.code() == "device" && error.to_string().contains("is not there yet"), "{error}");
+}
+
+#[test]
 fn a_device_that_leaves_out_any_shader_fails() {
     let header = header();
     for (shader, op) in [

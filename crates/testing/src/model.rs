@@ -1,4 +1,4 @@
-//! Llama models of some ten thousand weights, as GGUF file and as Hugging Face folder.
+//! Models of some ten thousand weights, as GGUF file and as Hugging Face folder.
 
 use crate::{GgufBuilder, Meta, Rng, Vocabulary, encode, type_id};
 use serde_json::{Map, Value, json};
@@ -6,12 +6,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+const ROPE_BASE: f32 = 10_000.0;
+
 /// A chat template in the style of ChatML.
 const CHAT_TEMPLATE: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 /// Sizes and types of a model with random weights; the same weights every time.
 #[derive(Clone, Debug)]
 pub struct TinyModel {
+    /// `llama` or `gemma3`, as GGUF names it.
+    pub architecture: &'static str,
     /// Transformer layers.
     pub n_layers: usize,
     /// Width of the residual stream.
@@ -37,6 +41,7 @@ pub struct TinyModel {
 impl Default for TinyModel {
     fn default() -> Self {
         Self {
+            architecture: "llama",
             n_layers: 2,
             d_model: 64,
             n_heads: 4,
@@ -58,9 +63,14 @@ struct Tensor {
     rows: usize,
     cols: usize,
     values: Vec<f32>,
-    /// Heads, where rotary embedding pairs rows.
-    rotary_heads: usize,
+    /// Heads, where GGUF makes the rows neighbours that rotary embedding pairs.
+    paired_heads: usize,
+    /// What Hugging Face checkpoints leave out of the values.
+    hf_offset: f32,
 }
+
+/// Positions that local layers of Gemma 3 see.
+const WINDOW: usize = 6;
 
 impl TinyModel {
     /// Coordinates of a head.
@@ -77,20 +87,27 @@ impl TinyModel {
     pub fn builder_on(&self, mut gguf: GgufBuilder) -> GgufBuilder {
         let vocabulary = Vocabulary::default();
         let types = (0..vocabulary.tokens.len()).map(|id| if id < 3 { 3 } else { 1 }).collect();
+        gguf.meta("general.architecture", self.architecture);
         for (key, value) in [
-            ("general.architecture", Meta::from("llama")),
-            ("general.name", "tiny".into()),
+            ("block_count", Meta::U32(self.n_layers as u32)),
+            ("context_length", Meta::U32(self.context_length as u32)),
+            ("embedding_length", Meta::U32(self.d_model as u32)),
+            ("feed_forward_length", Meta::U32(self.ffn_dim as u32)),
+            ("attention.head_count", Meta::U32(self.n_heads as u32)),
+            ("attention.head_count_kv", Meta::U32(self.n_kv_heads as u32)),
+            ("attention.layer_norm_rms_epsilon", Meta::F32(1e-5)),
+            ("rope.dimension_count", Meta::U32(self.head_dim() as u32)),
+            ("rope.freq_base", Meta::F32(ROPE_BASE)),
+            ("vocab_size", Meta::U32(vocabulary.tokens.len() as u32)),
+        ] {
+            gguf.meta(&format!("{}.{key}", self.architecture), value);
+        }
+        if self.is_gemma() {
+            gguf.meta("gemma3.attention.sliding_window", Meta::U32(WINDOW as u32));
+        }
+        for (key, value) in [
+            ("general.name", Meta::from("tiny")),
             ("general.license", "mit".into()),
-            ("llama.block_count", Meta::U32(self.n_layers as u32)),
-            ("llama.context_length", Meta::U32(self.context_length as u32)),
-            ("llama.embedding_length", Meta::U32(self.d_model as u32)),
-            ("llama.feed_forward_length", Meta::U32(self.ffn_dim as u32)),
-            ("llama.attention.head_count", Meta::U32(self.n_heads as u32)),
-            ("llama.attention.head_count_kv", Meta::U32(self.n_kv_heads as u32)),
-            ("llama.attention.layer_norm_rms_epsilon", Meta::F32(1e-5)),
-            ("llama.rope.dimension_count", Meta::U32(self.head_dim() as u32)),
-            ("llama.rope.freq_base", Meta::F32(10_000.0)),
-            ("llama.vocab_size", Meta::U32(vocabulary.tokens.len() as u32)),
             ("tokenizer.ggml.model", "gpt2".into()),
             ("tokenizer.ggml.pre", "smollm".into()),
             ("tokenizer.ggml.tokens", Meta::Texts(vocabulary.tokens)),
@@ -142,9 +159,8 @@ impl TinyModel {
     }
 
     fn config_json(&self, vocab_size: usize) -> Value {
-        json!({
+        let mut config = json!({
             "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
             "hidden_size": self.d_model,
             "intermediate_size": self.ffn_dim,
             "num_hidden_layers": self.n_layers,
@@ -152,7 +168,7 @@ impl TinyModel {
             "num_key_value_heads": self.n_kv_heads,
             "max_position_embeddings": self.context_length,
             "rms_norm_eps": 1e-5,
-            "rope_theta": 10000.0,
+            "rope_theta": ROPE_BASE,
             "rope_scaling": null,
             "hidden_act": "silu",
             "attention_bias": false,
@@ -161,7 +177,21 @@ impl TinyModel {
             "vocab_size": vocab_size,
             "bos_token_id": 1,
             "eos_token_id": 2,
-        })
+        });
+        if self.is_gemma() {
+            config["architectures"] = json!(["Gemma3ForCausalLM"]);
+            config["hidden_activation"] = json!("gelu_pytorch_tanh");
+            config["head_dim"] = json!(self.head_dim());
+            config["query_pre_attn_scalar"] = json!(self.head_dim());
+            config["rope_local_base_freq"] = json!(10_000.0);
+            config["sliding_window"] = json!(WINDOW);
+            config["sliding_window_pattern"] = json!(6);
+        }
+        config
+    }
+
+    fn is_gemma(&self) -> bool {
+        self.architecture == "gemma3"
     }
 
     fn type_of(&self, tensor: &Tensor) -> &'static str {
@@ -180,7 +210,8 @@ impl TinyModel {
             let ty = self.type_of(tensor);
             assert!(matches!(ty, "F32" | "F16" | "BF16"), "safetensors has no {ty}");
             let start = data.len();
-            data.extend(encode(ty, &tensor.values));
+            let values: Vec<f32> = tensor.values.iter().map(|x| x - tensor.hf_offset).collect();
+            data.extend(encode(ty, &values));
             let shape = if tensor.rows == 0 { vec![tensor.cols] } else { vec![tensor.rows, tensor.cols] };
             let entry = json!({"dtype": ty, "shape": shape, "data_offsets": [start, data.len()]});
             header.insert(tensor.hf_name.clone(), entry);
@@ -195,29 +226,41 @@ impl TinyModel {
     fn tensors(&self) -> Vec<Tensor> {
         let mut rng = Rng::new(self.seed);
         let (d, ffn, vocab) = (self.d_model, self.ffn_dim, Vocabulary::default().tokens.len());
-        let kv = self.n_kv_heads * self.head_dim();
+        let (head_dim, is_gemma) = (self.head_dim(), self.is_gemma());
+        let kv = self.n_kv_heads * head_dim;
         let mut tensors = Vec::new();
-        let mut add = |gguf: String, hf: String, rows: usize, cols: usize, rotary_heads: usize| {
+        let mut add = |gguf: String, hf: String, rows: usize, cols: usize, heads: usize| {
+            let paired_heads = if is_gemma { 0 } else { heads };
+            let hf_offset = if is_gemma && rows == 0 { 1.0 } else { 0.0 };
             let values = match rows {
                 0 => rng.floats(cols, 0.25).iter().map(|x| 1.0 + x).collect(),
                 _ => rng.floats(rows * cols, 1.7 / (cols as f32).sqrt()),
             };
             let [gguf_name, hf_name] = [gguf, hf].map(|name| format!("{name}.weight"));
-            tensors.push(Tensor { gguf_name, hf_name, rows, cols, values, rotary_heads });
+            tensors.push(Tensor { gguf_name, hf_name, rows, cols, values, paired_heads, hf_offset });
         };
         add("token_embd".into(), "model.embed_tokens".into(), vocab, d, 0);
         for i in 0..self.n_layers {
-            for (gguf, hf, rows, cols, heads) in [
+            let ffn_norm = if is_gemma { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
+            let layer = [
                 ("attn_norm", "input_layernorm", 0, d, 0),
                 ("attn_q", "self_attn.q_proj", d, d, self.n_heads),
                 ("attn_k", "self_attn.k_proj", kv, d, self.n_kv_heads),
                 ("attn_v", "self_attn.v_proj", kv, d, 0),
                 ("attn_output", "self_attn.o_proj", d, d, 0),
-                ("ffn_norm", "post_attention_layernorm", 0, d, 0),
+                ("ffn_norm", ffn_norm, 0, d, 0),
                 ("ffn_gate", "mlp.gate_proj", ffn, d, 0),
                 ("ffn_up", "mlp.up_proj", ffn, d, 0),
                 ("ffn_down", "mlp.down_proj", d, ffn, 0),
-            ] {
+            ];
+            let norms = [
+                ("attn_q_norm", "self_attn.q_norm", 0, head_dim, 0),
+                ("attn_k_norm", "self_attn.k_norm", 0, head_dim, 0),
+                ("post_attention_norm", "post_attention_layernorm", 0, d, 0),
+                ("post_ffw_norm", "post_feedforward_layernorm", 0, d, 0),
+            ];
+            let norms = if is_gemma { &norms[..] } else { &[] };
+            for &(gguf, hf, rows, cols, heads) in layer.iter().chain(norms) {
                 add(format!("blk.{i}.{gguf}"), format!("model.layers.{i}.{hf}"), rows, cols, heads);
             }
         }
@@ -232,10 +275,10 @@ impl TinyModel {
 impl Tensor {
     /// GGUF's order of rows: those that rotary embedding pairs, `i` and `i + d/2` of a head, become neighbours.
     fn interleaved(&self) -> Vec<f32> {
-        if self.rotary_heads == 0 {
+        if self.paired_heads == 0 {
             return self.values.clone();
         }
-        let head_dim = self.rows / self.rotary_heads;
+        let head_dim = self.rows / self.paired_heads;
         let row = |row: usize| {
             let (head, i) = (row / head_dim, row % head_dim);
             let from = head * head_dim + i / 2 + i % 2 * (head_dim / 2);

@@ -51,8 +51,7 @@ impl<B: Backend> Runner for On<B> {
     }
 
     fn kv_bytes(&self) -> u64 {
-        let config = self.model.config();
-        bytes_per_position(config.n_layers, config.attention()) * self.session.capacity() as u64
+        bytes_per_position(self.model.config().attention()) * self.session.capacity() as u64
     }
 
     fn tokens(&self) -> &[u32] {

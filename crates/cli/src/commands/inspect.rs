@@ -5,8 +5,7 @@ use crate::{model, output};
 use lowbit_core::Format;
 use lowbit_core::container::{Artifact, Header, MatrixEntry};
 use lowbit_core::format::PlaneSizes;
-use lowbit_engine::arch::llama::Wanted;
-use lowbit_engine::arch::{Llama, llama};
+use lowbit_engine::arch::{ModelConfig, Transformer, Wanted};
 use lowbit_engine::kv_cache::KvCache;
 use lowbit_engine::synthetic::Synthetic;
 use lowbit_gpu::{Choice, Cost, Dispatch, Dry, GpuBackend, Kernels, Plan};
@@ -57,16 +56,16 @@ impl Run {
 
 /// What a GPU is told for `rows` tokens from the first position on, after which the most probable token is wanted.
 fn plan(header: &Header, rows: usize, kernels: Kernels) -> Result<Plan> {
-    let config = llama::parse(&header.manifest.config)?;
+    let config = ModelConfig::of(&header.manifest)?;
     if rows > config.context_length {
         return Err(lowbit_engine::Error::ContextFull { tokens: rows, context: config.context_length }.into());
     }
     let format = |name: &str| header.matrix(name).map_or(Format::F32, |(entry, _)| entry.format);
     let (weights, mut device) =
         (Synthetic::zeros(&config, format), GpuBackend::with(Dry::default(), kernels));
-    let mut cache = KvCache::new(&device, config.n_layers, config.attention(), rows)?;
-    let mut llama = Llama::load(config, &weights, &device, rows)?;
-    llama.forward(&mut device, &mut cache, &vec![0; rows], 0, Wanted::TopK(1), None)?;
+    let mut cache = KvCache::new(&device, config.attention(), rows)?;
+    let mut transformer = Transformer::load(config, &weights, &device, rows)?;
+    transformer.forward(&mut device, &mut cache, &vec![0; rows], 0, Wanted::TopK(1), None)?;
     Ok(device.last_plan())
 }
 

@@ -196,7 +196,7 @@ impl Parity {
             let last = (i + 1) * chunk >= prompt.len();
             let wanted = if last { ids.len() - 1..ids.len() } else { 0..0 };
             let mut observe = |layer: usize, x: Vec<f32>| layers[layer].extend(x);
-            let observer = self.layers.then_some(&mut observe as lowbit_engine::arch::llama::Observer<'_>);
+            let observer = self.layers.then_some(&mut observe as lowbit_engine::arch::Observer<'_>);
             model.run(&mut session, ids, wanted, &mut trace.logits, observer)?;
         }
         trace.layers = layers;

@@ -4,7 +4,7 @@ use lowbit_core::backend::AttentionShape;
 use lowbit_core::kernels::attention::{Attention, Kv, Scratch};
 use lowbit_core::simd::{Isa, Scalar};
 
-const SHAPE: AttentionShape = AttentionShape { n_heads: 9, n_kv_heads: 3, head_dim: 64 };
+const SHAPE: AttentionShape = AttentionShape { n_heads: 9, n_kv_heads: 3, head_dim: 64, window: None };
 
 /// Rows at a position.
 #[derive(Clone, Copy, Debug)]

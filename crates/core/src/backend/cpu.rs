@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 
 use super::rows::{self, RowQueue};
-use super::{AttentionShape, Backend, Gate, Norm, RopeTable};
+use super::{AttentionShape, Backend, Gate, Heads, Norm, RopeTable};
 use crate::activation::{Activations, QuantizedRows};
 use crate::candidates::{self, Candidate};
 use crate::kernels::attention::{self, Attention, Kv};
@@ -27,6 +27,8 @@ pub struct CpuBackend {
     quantized: QuantizedRows,
     keys: Vec<f32>,
     values: Vec<f32>,
+    /// A product that is yet to be normalised.
+    product: Vec<f32>,
     /// Results of parts of attention.
     states: Vec<f32>,
     /// What was asked for last.
@@ -74,6 +76,7 @@ impl CpuBackend {
             quantized: QuantizedRows::new(activations),
             keys: Vec::new(),
             values: Vec::new(),
+            product: Vec::new(),
             states: Vec::new(),
             results: Vec::new(),
         })
@@ -107,10 +110,8 @@ impl CpuBackend {
                 return shape("rows", format!("{width} values for a matrix of {} inputs", matrix.k));
             }
         }
-        if let Some(norm) = norm
-            && norm.weight.len() != width
-        {
-            return shape("norm", format!("{} weights for rows of {width}", norm.weight.len()));
+        if let Some(norm) = norm {
+            check_norm(norm, width)?;
         }
         let codes = matrices.iter().any(|matrix| takes_quantized(matrix.format));
         if norm.is_some() {
@@ -188,7 +189,7 @@ impl Backend for CpuBackend {
         Kv::new(shape, capacity)
     }
 
-    fn embed(&mut self, table: &PackedMatrix, ids: &[u32], x: &mut Tensor) -> Result<()> {
+    fn embed(&mut self, table: &PackedMatrix, ids: &[u32], scale: f32, x: &mut Tensor) -> Result<()> {
         let width = table.k;
         if let Some(id) = ids.iter().find(|id| **id as usize >= table.n) {
             return shape("embedding", format!("row {id} of {}", table.n));
@@ -199,6 +200,7 @@ impl Backend for CpuBackend {
         let embed_rows = || {
             while let Some((row, out)) = rows.take() {
                 table.dequantize_row(ids[row] as usize, out);
+                out.iter_mut().for_each(|x| *x *= scale);
             }
         };
         if ids.len() == 1 {
@@ -214,13 +216,13 @@ impl Backend for CpuBackend {
         x: &Tensor,
         norm: Norm<'_, Vec<f32>>,
         qkv: [&PackedMatrix; 3],
-        rope: &RopeTable,
+        heads: Heads<'_, RopeTable, Vec<f32>>,
         pos: usize,
         kv: &mut Kv,
         queries: &mut Tensor,
     ) -> Result<()> {
-        let rows = x.rows();
-        let AttentionShape { n_heads, n_kv_heads, head_dim } = kv.shape();
+        let (rows, rope) = (x.rows(), heads.rope);
+        let AttentionShape { n_heads, n_kv_heads, head_dim, .. } = kv.shape();
         let (width, kv_width) = (n_heads * head_dim, n_kv_heads * head_dim);
         if qkv.map(|matrix| matrix.n) != [width, kv_width, kv_width] || rope.head_dim != head_dim {
             return shape(
@@ -231,6 +233,7 @@ impl Backend for CpuBackend {
         if pos.checked_add(rows).is_none_or(|end| end > rope.positions()) {
             return shape("rope", format!("{rows} rows at {pos} for a table of {}", rope.positions()));
         }
+        heads.norms.into_iter().flatten().try_for_each(|norm| check_norm(norm, head_dim))?;
         self.prepare(&x.data, x.width, Some(norm), qkv)?;
         let Self { team, isa, normed, quantized, keys, values, .. } = self;
         let (team, isa) = (&*team, *isa);
@@ -245,7 +248,7 @@ impl Backend for CpuBackend {
             (v, Write::Store, Output::new(values, rows, kv_width, threads)?),
         ];
         multiply(team, isa, Prepared { quantized, floats: &normed[..x.data.len()] }, products)?;
-        rows::rotate_and_append(team, isa, rope, pos, queries, keys, values, kv)
+        rows::rotate_and_append(team, isa, heads, pos, queries, keys, values, kv)
     }
 
     fn attention(&mut self, queries: &Tensor, kv: &Kv, pos: usize, out: &mut Tensor) -> Result<()> {
@@ -277,14 +280,29 @@ impl Backend for CpuBackend {
     }
 
     fn linear_add(&mut self, y: &Tensor, matrix: &PackedMatrix, x: &mut Tensor) -> Result<()> {
-        if x.rows() != y.rows() || x.width != matrix.n {
-            let problem = format!("{} x {} plus {} x {}", x.rows(), x.width, y.rows(), matrix.n);
-            return shape("linear", problem);
-        }
+        check_sum(x, y, matrix)?;
         self.prepare(&y.data, y.width, None, [matrix])?;
         let output = Output::new(&mut x.data, y.rows(), matrix.n, self.team.threads())?;
         let prepared = Prepared { quantized: &self.quantized, floats: &y.data };
         multiply(&self.team, self.isa, prepared, [(matrix, Write::Add, output)])
+    }
+
+    fn linear_norm_add(
+        &mut self,
+        y: &Tensor,
+        matrix: &PackedMatrix,
+        norm: Norm<'_, Vec<f32>>,
+        x: &mut Tensor,
+    ) -> Result<()> {
+        check_sum(x, y, matrix)?;
+        check_norm(norm, x.width)?;
+        self.prepare(&y.data, y.width, None, [matrix])?;
+        self.product.resize(x.data.len(), 0.0);
+        let output = Output::new(&mut self.product, y.rows(), matrix.n, self.team.threads())?;
+        let prepared = Prepared { quantized: &self.quantized, floats: &y.data };
+        multiply(&self.team, self.isa, prepared, [(matrix, Write::Store, output)])?;
+        rows::add_normalised(&self.team, self.isa, norm, &self.product, &mut x.data);
+        Ok(())
     }
 
     fn gated(
@@ -349,6 +367,21 @@ impl Backend for CpuBackend {
         std::mem::swap(values, &mut self.results);
         Poll::Ready(Ok(()))
     }
+}
+
+fn check_norm(norm: Norm<'_, Vec<f32>>, width: usize) -> Result<()> {
+    if norm.weight.len() == width {
+        return Ok(());
+    }
+    shape("norm", format!("{} weights for rows of {width}", norm.weight.len()))
+}
+
+/// Whether rows of `y * matrix` can be added to those of `x`.
+fn check_sum(x: &Tensor, y: &Tensor, matrix: &PackedMatrix) -> Result<()> {
+    if x.rows() == y.rows() && x.width == matrix.n {
+        return Ok(());
+    }
+    shape("linear", format!("{} x {} plus {} x {}", x.rows(), x.width, y.rows(), matrix.n))
 }
 
 fn shape<T>(what: &str, problem: String) -> Result<T> {

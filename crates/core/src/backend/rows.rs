@@ -3,11 +3,11 @@
 use std::sync::Mutex;
 
 use super::cpu::{Failure, lock};
-use super::{Norm, RopeTable};
+use super::{Heads, Norm, RopeTable};
 use crate::Result;
 use crate::activation::{PANEL, RowsMut};
 use crate::kernels::attention::{Kv, KvHead};
-use crate::kernels::norm::rms_norm;
+use crate::kernels::norm::{add_rms_norm, rms_norm};
 use crate::kernels::rope::rope;
 use crate::parallel::{Parts, Team};
 use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
@@ -115,15 +115,44 @@ impl Kernel for Prepare<'_> {
     }
 }
 
-/// Rotates the queries and keys of positions `pos..`, and appends keys and values to the cache.
+/// `x += norm(y)` for all rows.
+pub(super) fn add_normalised(team: &Team, isa: Isa, norm: Norm<'_, Vec<f32>>, y: &[f32], x: &mut [f32]) {
+    let width = norm.weight.len();
+    let alone = x.len() <= ALONE;
+    let rows = Parts::new(x, width);
+    let work = |_| {
+        while let Some((row, x)) = rows.take() {
+            dispatch(isa, AddNormalised { norm, y: &y[row * width..][..width], x });
+        }
+    };
+    if alone { work(0) } else { team.run(&work) }
+}
+
+struct AddNormalised<'a> {
+    norm: Norm<'a, Vec<f32>>,
+    y: &'a [f32],
+    x: &'a mut [f32],
+}
+
+impl Kernel for AddNormalised<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd + Dot>(self, s: S) {
+        add_rms_norm(s, self.y, self.norm.weight, self.norm.eps, self.x);
+    }
+}
+
+/// Normalises, where there are norms, and rotates the queries and keys of positions `pos..`, and appends keys and values to
+/// the cache.
 #[expect(clippy::too_many_arguments, reason = "the operands of one op")]
 pub(super) fn rotate_and_append(
     team: &Team,
     isa: Isa,
-    table: &RopeTable,
+    heads: Heads<'_, RopeTable, Vec<f32>>,
     pos: usize,
     queries: &mut [f32],
-    keys: &mut [f32],
+    keys: &[f32],
     values: &[f32],
     kv: &mut Kv,
 ) -> Result<()> {
@@ -135,13 +164,14 @@ pub(super) fn rotate_and_append(
     let alone = queries.len() <= ALONE;
     let queries = Parts::new(queries, ROWS_AT_ONCE * width);
     let kv_width = shape.n_kv_heads * shape.head_dim;
-    let keys = &*keys;
+    let [query_norm, key_norm] = heads.norms.map_or([None; 2], |norms| norms.map(Some));
+    let table = heads.rope;
     let work = |_| {
         while let Some(head) = writer.take() {
-            dispatch(isa, Append { table, pos, head, width: kv_width, keys, values });
+            dispatch(isa, Append { norm: key_norm, table, pos, head, width: kv_width, keys, values });
         }
         while let Some((part, rows)) = queries.take() {
-            dispatch(isa, Rotate { table, pos: pos + part * ROWS_AT_ONCE, width, rows });
+            dispatch(isa, Rotate { norm: query_norm, table, pos: pos + part * ROWS_AT_ONCE, width, rows });
         }
     };
     if alone {
@@ -153,6 +183,7 @@ pub(super) fn rotate_and_append(
 }
 
 struct Rotate<'a> {
+    norm: Option<Norm<'a, Vec<f32>>>,
     table: &'a RopeTable,
     pos: usize,
     width: usize,
@@ -163,15 +194,24 @@ impl Kernel for Rotate<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd + Dot>(self, _: S) {
+    fn run<S: Simd + Dot>(self, s: S) {
+        let mut query = Vec::new();
         for (row, heads) in self.rows.chunks_exact_mut(self.width).enumerate() {
+            if let Some(norm) = self.norm {
+                for head in heads.chunks_exact_mut(self.table.head_dim) {
+                    query.clear();
+                    query.extend_from_slice(head);
+                    rms_norm(s, &query, norm.weight, norm.eps, head);
+                }
+            }
             rope(self.table, self.pos + row, heads);
         }
     }
 }
 
-/// Rotates the keys of one head and writes them, and its values, to the cache.
+/// Normalises, where there is a norm, and rotates the keys of one head and writes them, and its values, to the cache.
 struct Append<'a> {
+    norm: Option<Norm<'a, Vec<f32>>>,
     table: &'a RopeTable,
     pos: usize,
     head: KvHead<'a>,
@@ -185,7 +225,7 @@ impl Kernel for Append<'_> {
 
     #[inline(always)]
     fn run<S: Simd + Dot>(self, s: S) {
-        let Self { table, pos, mut head, width, keys, values } = self;
+        let Self { norm, table, pos, mut head, width, keys, values } = self;
         let columns = head.index * table.head_dim..(head.index + 1) * table.head_dim;
         let (mut small, mut large) = ([0.0; 256], Vec::new());
         let key = if let Some(key) = small.get_mut(..table.head_dim) {
@@ -195,7 +235,11 @@ impl Kernel for Append<'_> {
             &mut large
         };
         for (row, (keys, values)) in keys.chunks_exact(width).zip(values.chunks_exact(width)).enumerate() {
-            key.copy_from_slice(&keys[columns.clone()]);
+            let product = &keys[columns.clone()];
+            match norm {
+                Some(norm) => rms_norm(s, product, norm.weight, norm.eps, key),
+                None => key.copy_from_slice(product),
+            }
             rope(table, pos + row, key);
             head.write(s, pos + row, key, &values[columns.clone()]);
         }

@@ -5,19 +5,32 @@ use crate::simd::{LANES, Simd};
 /// `out = x / sqrt(mean(x^2) + eps) * weight` for one row; the three slices are of the same length.
 #[inline(always)]
 pub fn rms_norm<S: Simd>(s: S, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    write(s, x, weight, eps, false, out);
+}
+
+/// `out = out + x / sqrt(mean(x^2) + eps) * weight`, else as [`rms_norm`].
+#[inline(always)]
+pub fn add_rms_norm<S: Simd>(s: S, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    write(s, x, weight, eps, true, out);
+}
+
+#[inline(always)]
+fn write<S: Simd>(s: S, x: &[f32], weight: &[f32], eps: f32, add: bool, out: &mut [f32]) {
     assert!(x.len() == weight.len() && x.len() == out.len(), "rows of different width");
     let factor = s.splat(1.0 / (sum_of_squares(s, x) / x.len() as f32 + eps).sqrt());
-    let scaled = |x: &[f32; LANES], w: &[f32; LANES]| s.mul(s.mul(s.load(x), factor), s.load(w));
-
     let (x, x_tail) = x.as_chunks::<LANES>();
     let (weight, weight_tail) = weight.as_chunks::<LANES>();
     let (out, out_tail) = out.as_chunks_mut::<LANES>();
     for ((x, w), out) in x.iter().zip(weight).zip(out) {
-        s.store(scaled(x, w), out);
+        let scaled = s.mul(s.mul(s.load(x), factor), s.load(w));
+        let v = if add { s.add(s.load(out), scaled) } else { scaled };
+        s.store(v, out);
     }
     if !x_tail.is_empty() {
-        let mut padded = [0.0; LANES];
-        s.store(scaled(&pad(x_tail), &pad(weight_tail)), &mut padded);
+        let mut padded = pad(out_tail);
+        let scaled = s.mul(s.mul(s.load(&pad(x_tail)), factor), s.load(&pad(weight_tail)));
+        let v = if add { s.add(s.load(&padded), scaled) } else { scaled };
+        s.store(v, &mut padded);
         out_tail.copy_from_slice(&padded[..x_tail.len()]);
     }
 }
@@ -64,6 +77,16 @@ mod tests {
 
     struct Norm<'a>(&'a [f32], &'a [f32], &'a mut [f32]);
 
+    struct AddNorm<'a>(&'a [f32], &'a [f32], &'a mut [f32]);
+
+    impl Kernel for AddNorm<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Simd + Dot>(self, s: S) {
+            add_rms_norm(s, self.0, self.1, 1e-5, self.2);
+        }
+    }
+
     impl Kernel for Norm<'_> {
         type Output = ();
         #[inline(always)]
@@ -93,6 +116,10 @@ mod tests {
             }
             for isa in Isa::available() {
                 assert_eq!(norm(isa, &x, &weight), expected, "{isa} {width}");
+                let mut sum = weight.clone();
+                dispatch(isa, AddNorm(&x, &weight, &mut sum));
+                let added: Vec<f32> = weight.iter().zip(&expected).map(|(w, y)| w + y).collect();
+                assert_eq!(sum, added, "{isa} {width}");
             }
         }
     }

@@ -1,14 +1,20 @@
-//! The supported architectures: each is a configuration, a list of tensors and one forward pass.
+//! The supported architectures: each is a list of tensors and the forward pass of a layer, and what they share.
 
-pub mod llama;
+mod config;
+mod gemma3;
+mod llama;
 mod rope;
+mod tensors;
+mod transformer;
 
-pub use llama::{Llama, LlamaConfig, SpecialTokens};
+pub use config::{ModelConfig, SpecialTokens};
+pub use gemma3::Gemma3Config;
 pub use rope::{RopeConfig, RopeScaling};
+pub use transformer::{Observer, Transformer, Wanted};
 
 use crate::{Error, Result};
 use lowbit_core::PackedMatrix;
-use lowbit_core::backend::Backend;
+use lowbit_core::backend::{Backend, Norm, RopeStyle};
 use lowbit_core::container::Artifact;
 
 /// An architecture as importers and loaders see it.
@@ -18,13 +24,15 @@ pub struct ArchSpec {
     pub name: &'static str,
     /// Hugging Face's `architectures[0]` in config.json.
     pub hf_class: &'static str,
-    /// Checks a configuration and lists the tensors it needs, in execution order.
-    pub tensors: fn(&serde_json::Value) -> Result<Vec<TensorSpec>>,
+    /// Which coordinates GGUF's converters let rotary embedding pair; Hugging Face's are [`RopeStyle::Half`].
+    pub gguf_rope: RopeStyle,
 }
 
 /// All architectures.
-pub const ARCHS: &[ArchSpec] =
-    &[ArchSpec { name: "llama", hf_class: "LlamaForCausalLM", tensors: llama::tensors_of }];
+pub const ARCHS: &[ArchSpec] = &[
+    ArchSpec { name: "llama", hf_class: "LlamaForCausalLM", gguf_rope: RopeStyle::Interleaved },
+    ArchSpec { name: "gemma3", hf_class: "Gemma3ForCausalLM", gguf_rope: RopeStyle::Half },
+];
 
 /// The architecture called `name`.
 pub fn arch(name: &str) -> Result<&'static ArchSpec> {
@@ -35,12 +43,14 @@ pub fn arch(name: &str) -> Result<&'static ArchSpec> {
 }
 
 /// A tensor that a model needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TensorSpec {
     /// Its name in artifacts and in GGUF files.
     pub name: String,
     /// Its name in Hugging Face checkpoints.
     pub hf_name: String,
+    /// What is to be added to its values there.
+    pub hf_offset: f32,
     /// What it is and its size.
     pub kind: TensorKind,
 }
@@ -96,6 +106,14 @@ pub fn move_to<B: Backend>(
 ) -> lowbit_core::Result<(TensorKind, B::Matrix)> {
     let kind = TensorKind::Matrix { n: matrix.n, k: matrix.k };
     Ok((kind, backend.matrix(matrix)?))
+}
+
+fn norm<V>(weight: &V, eps: f32) -> Norm<'_, V> {
+    Norm { weight, eps }
+}
+
+fn positive(field: &'static str, x: f64) -> Result<()> {
+    check(field, x.is_finite() && x > 0.0, || format!("is {x}, expected a positive number"))
 }
 
 fn check(field: &'static str, holds: bool, problem: impl FnOnce() -> String) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Rotary position embedding (Su et al. 2021): its configuration and its tables.
 
-use super::check;
+use super::{check, positive};
 use crate::Result;
 use lowbit_core::backend::{RopeStyle, RopeTable};
 
@@ -102,10 +102,6 @@ impl RopeConfig {
         let (sin, cos) = angles.map(libm::sincos).map(|(s, c)| (s as f32, c as f32)).unzip();
         RopeTable { style: self.style, head_dim, cos, sin }
     }
-}
-
-fn positive(field: &'static str, x: f64) -> Result<()> {
-    check(field, x.is_finite() && x > 0.0, || format!("is {x}, expected a positive number"))
 }
 
 #[cfg(test)]

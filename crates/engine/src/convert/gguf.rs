@@ -2,10 +2,12 @@
 
 use super::plan::SourceTensor;
 use super::{Description, Options, Plan, in_file, tokenizer, unsupported_architecture};
-use crate::arch::{ARCHS, LlamaConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, TensorSpec};
+use crate::arch::{
+    ARCHS, ArchSpec, Gemma3Config, ModelConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind,
+    TensorSpec,
+};
 use crate::{Result, SamplingOptions};
 use lowbit_core::Error;
-use lowbit_core::backend::RopeStyle;
 use lowbit_core::import::Parsed;
 use lowbit_core::import::gguf::{self, Gguf, TensorInfo};
 
@@ -52,12 +54,11 @@ fn describe(header: &Gguf, factors: Option<Vec<f32>>) -> Result<Description> {
         let known = ARCHS.iter().map(|arch| arch.name).collect();
         return Err(unsupported_architecture(&header.file, key, name, known));
     };
-    let keys = Keys { header, arch: name };
+    let keys = Keys { header, arch };
     let vocabulary = tokenizer::Vocabulary::new(header)?;
     let config = config(&keys, &vocabulary, factors)?;
     in_file(&header.file, config.validate())?;
     Ok(Description {
-        architecture: arch.name.to_owned(),
         config,
         chat_template: header.text("tokenizer.chat_template")?.map(str::to_owned),
         sampling: sampling(header)?,
@@ -85,12 +86,16 @@ fn sampling(header: &Gguf) -> Result<SamplingOptions> {
 /// Metadata under the architecture's name.
 struct Keys<'a> {
     header: &'a Gguf,
-    arch: &'a str,
+    arch: &'static ArchSpec,
 }
 
 impl Keys<'_> {
     fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.arch)
+        format!("{}.{name}", self.arch.name)
+    }
+
+    fn float(&self, name: &str) -> Result<Option<f64>> {
+        Ok(self.header.float(&self.key(name))?)
     }
 
     fn size(&self, name: &str) -> Result<Option<usize>> {
@@ -116,7 +121,7 @@ fn config(
     keys: &Keys<'_>,
     vocabulary: &tokenizer::Vocabulary<'_>,
     factors: Option<Vec<f32>>,
-) -> Result<LlamaConfig> {
+) -> Result<ModelConfig> {
     let header = keys.header;
     let d_model = keys.required_size("embedding_length")?;
     let n_heads = keys.required_size("attention.head_count")?;
@@ -136,7 +141,7 @@ fn config(
     let eps = "attention.layer_norm_rms_epsilon";
     header.required(&keys.key(eps))?;
     let tied_embeddings = header.tensor("output.weight").is_none();
-    Ok(LlamaConfig {
+    Ok(ModelConfig {
         n_layers: keys.required_size("block_count")?,
         d_model,
         n_heads,
@@ -145,14 +150,44 @@ fn config(
         ffn_dim: keys.required_size("feed_forward_length")?,
         vocab_size: vocabulary.len(),
         context_length: keys.required_size("context_length")?,
-        rms_eps: header.float(&keys.key(eps))?.unwrap_or_default() as f32,
+        rms_eps: keys.float(eps)?.unwrap_or_default() as f32,
         rope: RopeConfig {
-            base: header.float(&keys.key("rope.freq_base"))?.unwrap_or(10_000.0),
-            style: RopeStyle::Interleaved,
+            base: keys.float("rope.freq_base")?.unwrap_or(10_000.0),
+            style: keys.arch.gguf_rope,
             scaling: scaling(keys, factors)?,
         },
         tied_embeddings,
         tokens: special_tokens(header, vocabulary)?,
+        gemma3: match keys.arch.name {
+            "gemma3" => Some(gemma3(keys, d_model, n_heads, head_dim)?),
+            _ => None,
+        },
+    })
+}
+
+/// What files of Gemma 3 do not say is what llama.cpp takes it for.
+fn gemma3(keys: &Keys<'_>, d_model: usize, n_heads: usize, head_dim: usize) -> Result<Gemma3Config> {
+    /// The layers of Gemma 3 27B, the one whose scores are divided by the root of `d_model / n_heads`.
+    const LAYERS_OF_27B: usize = 62;
+
+    let window = "attention.sliding_window";
+    keys.header.required(&keys.key(window))?;
+    let capping = "final_logit_softcapping";
+    if keys.float(capping)?.is_some_and(|capping| capping != 0.0) {
+        let (file, key) = (&keys.header.file, keys.key(capping));
+        return Err(Error::unsupported(file, key, "capped logits", "use another model").into());
+    }
+    let is_27b = keys.size("block_count")? == Some(LAYERS_OF_27B);
+    Ok(Gemma3Config {
+        embedding_scale: (d_model as f32).sqrt(),
+        window: keys.required_size(window)?,
+        global_every: keys.size("attention.sliding_window_pattern")?.unwrap_or(6),
+        local_rope: RopeConfig {
+            base: keys.float("rope.freq_base_swa")?.unwrap_or(10_000.0),
+            style: keys.arch.gguf_rope,
+            scaling: RopeScaling::None,
+        },
+        query_scalar: if is_27b { d_model as f32 / n_heads.max(1) as f32 } else { head_dim as f32 },
     })
 }
 
@@ -161,7 +196,7 @@ fn scaling(keys: &Keys<'_>, factors: Option<Vec<f32>>) -> Result<RopeScaling> {
         return Ok(RopeScaling::Factors { factors });
     }
     let key = keys.key("rope.scaling.type");
-    let factor = |name: &str| keys.header.float(&keys.key(name));
+    let factor = |name: &str| keys.float(name);
     match keys.header.text(&key)? {
         Some("linear") => {
             keys.header.required(&keys.key("rope.scaling.factor"))?;
@@ -234,7 +269,7 @@ fn special_tokens(header: &Gguf, vocabulary: &tokenizer::Vocabulary<'_>) -> Resu
 
 /// Finds every tensor that the architecture needs, and refuses those that it does not know: a model without its biases
 /// would talk nonsense.
-fn find_tensors(header: &Gguf, config: &LlamaConfig) -> Result<Vec<(TensorSpec, SourceTensor)>> {
+fn find_tensors(header: &Gguf, config: &ModelConfig) -> Result<Vec<(TensorSpec, SourceTensor)>> {
     let specs = config.tensors();
     let known = |tensor: &TensorInfo| {
         tensor.name == ROPE_FREQS
@@ -246,7 +281,7 @@ fn find_tensors(header: &Gguf, config: &LlamaConfig) -> Result<Vec<(TensorSpec, 
         return Err(Error::unsupported(
             &header.file,
             format!("tensor {}", tensor.name),
-            "this tensor, which a plain llama model does not have,",
+            format!("this tensor, which a plain {} model does not have,", config.architecture()),
             "use another model",
         )
         .into());
@@ -262,7 +297,7 @@ fn find_tensors(header: &Gguf, config: &LlamaConfig) -> Result<Vec<(TensorSpec, 
             })?;
             check_shape(header, &spec, tensor)?;
             let (name, ty) = (tensor.name.clone(), tensor.ty);
-            Ok((spec, SourceTensor { file: 0, name, offset: tensor.offset, ty }))
+            Ok((spec, SourceTensor { file: 0, name, offset: tensor.offset, ty, add: 0.0 }))
         })
         .collect()
 }

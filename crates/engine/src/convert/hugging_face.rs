@@ -2,7 +2,9 @@
 
 use super::plan::SourceTensor;
 use super::{Description, Options, Plan, in_file, unsupported_architecture};
-use crate::arch::{ARCHS, LlamaConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, TensorSpec};
+use crate::arch::{
+    ARCHS, Gemma3Config, ModelConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, TensorSpec,
+};
 use crate::{Result, SamplingOptions};
 use lowbit_core::Error;
 use lowbit_core::backend::RopeStyle;
@@ -123,13 +125,15 @@ pub fn hugging_face(source: &HuggingFace, options: &Options) -> Result<Plan> {
     };
     refuse_variants(&config)?;
     let tokens = special_tokens(&config, generation.as_ref(), &tokenizer, tokenizer_config.as_ref())?;
-    let llama = llama_config(&config, tokens)?;
-    in_file(&config.file, llama.validate())?;
+    let model = match arch.name {
+        "gemma3" => gemma3_config(&config, tokens)?,
+        _ => llama_config(&config, tokens)?,
+    };
+    in_file(&config.file, model.validate())?;
 
-    let tensors = find_tensors(source, &llama)?;
+    let tensors = find_tensors(source, &model)?;
     let description = Description {
-        architecture: arch.name.to_owned(),
-        config: llama,
+        config: model,
         chat_template: chat_template(source, tokenizer_config.as_ref())?,
         sampling: sampling(generation.as_ref())?,
         tokenizer: source.tokenizer.clone().unwrap_or_default(),
@@ -220,9 +224,6 @@ fn refuse_variants(config: &Document) -> Result<()> {
             return config.unsupported(field, "a model with biases".to_owned(), "use another model");
         }
     }
-    if let Some(act) = config.get("hidden_act").filter(|act| *act != "silu") {
-        return config.unsupported("hidden_act", format!("activation {act}"), "use a model with silu");
-    }
     if config.get("quantization_config").is_some() {
         let hint = "use the model's unquantised weights, or a GGUF file";
         return config.unsupported(
@@ -241,7 +242,24 @@ fn refuse_variants(config: &Document) -> Result<()> {
     }
 }
 
-fn llama_config(config: &Document, tokens: SpecialTokens) -> Result<LlamaConfig> {
+fn refuse_activations_but(config: &Document, field: &str, known: &str) -> Result<()> {
+    match config.get(field).filter(|act| *act != known) {
+        Some(act) => {
+            config.unsupported(field, format!("activation {act}"), &format!("use a model with {known}"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn llama_config(config: &Document, tokens: SpecialTokens) -> Result<ModelConfig> {
+    refuse_activations_but(config, "hidden_act", "silu")?;
+    let tied_embeddings = config.flag("tie_word_embeddings")?.unwrap_or(false);
+    let rope = rope(config, config.get("rope_parameters"))?;
+    Ok(ModelConfig { tied_embeddings, ..model_config(config, tokens, rope)? })
+}
+
+/// The fields that all architectures have; what is not theirs is `false` or `None`.
+fn model_config(config: &Document, tokens: SpecialTokens, rope: RopeConfig) -> Result<ModelConfig> {
     let d_model = config.required_size("hidden_size")?;
     let n_heads = config.required_size("num_attention_heads")?;
     let head_dim = match config.size("head_dim")? {
@@ -255,7 +273,7 @@ fn llama_config(config: &Document, tokens: SpecialTokens) -> Result<LlamaConfig>
     let Some(rms_eps) = config.number("rms_norm_eps")? else {
         return config.fail("rms_norm_eps", "is missing; the model needs it, fetch the file again");
     };
-    Ok(LlamaConfig {
+    Ok(ModelConfig {
         n_layers: config.required_size("num_hidden_layers")?,
         d_model,
         n_heads,
@@ -265,15 +283,70 @@ fn llama_config(config: &Document, tokens: SpecialTokens) -> Result<LlamaConfig>
         vocab_size: config.required_size("vocab_size")?,
         context_length: config.required_size("max_position_embeddings")?,
         rms_eps: rms_eps as f32,
-        rope: rope(config)?,
-        tied_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(false),
+        rope,
+        tied_embeddings: false,
         tokens,
+        gemma3: None,
     })
 }
 
+fn gemma3_config(config: &Document, tokens: SpecialTokens) -> Result<ModelConfig> {
+    refuse_activations_but(config, "hidden_activation", "gelu_pytorch_tanh")?;
+    for field in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if config.number(field)?.is_some() {
+            return config.unsupported(field, "a model that caps its scores".to_owned(), "use another model");
+        }
+    }
+    if config.flag("use_bidirectional_attention")? == Some(true) {
+        let what = "a model that looks ahead".to_owned();
+        return config.unsupported("use_bidirectional_attention", what, "use a model that generates text");
+    }
+    let parameters = |kind: &str| config.get("rope_parameters").and_then(|parameters| parameters.get(kind));
+    let local_base = match parameters("sliding_attention").and_then(|p| p.get("rope_theta")) {
+        None => config.number("rope_local_base_freq")?,
+        base => number(&config.file, "rope_parameters.sliding_attention.rope_theta", base)?,
+    };
+    let mut rope = rope(config, parameters("full_attention"))?;
+    if config.get("rope_parameters").or(config.get("rope_theta")).is_none() {
+        rope.base = 1e6;
+    }
+    let model = model_config(config, tokens, rope)?;
+    Ok(ModelConfig {
+        tied_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(true),
+        gemma3: Some(Gemma3Config {
+            embedding_scale: (model.d_model as f32).sqrt(),
+            window: config.required_size("sliding_window")?,
+            global_every: global_every(config, model.n_layers)?,
+            local_rope: RopeConfig {
+                base: local_base.unwrap_or(10_000.0),
+                style: RopeStyle::Half,
+                scaling: RopeScaling::None,
+            },
+            query_scalar: config.number("query_pre_attn_scalar")?.unwrap_or(256.0) as f32,
+        }),
+        ..model
+    })
+}
+
+/// From one global layer to the next: as a number, or as the kinds of all layers.
+fn global_every(config: &Document, n_layers: usize) -> Result<usize> {
+    let Some(kinds) = config.get("layer_types") else {
+        let pattern = config.size("sliding_window_pattern")?.or(config.size("_sliding_window_pattern")?);
+        return Ok(pattern.unwrap_or(6));
+    };
+    let is_global: Vec<bool> =
+        kinds.as_array().into_iter().flatten().map(|kind| kind == "full_attention").collect();
+    let every = is_global.iter().position(|is_global| *is_global).map_or(n_layers + 1, |first| first + 1);
+    let is_regular = is_global.iter().enumerate().all(|(i, found)| *found == (i + 1).is_multiple_of(every));
+    if is_regular && is_global.len() == n_layers {
+        return Ok(every);
+    }
+    let hint = "use a model whose global layers follow each other at equal distances";
+    config.unsupported("layer_types", format!("{kinds}"), hint)
+}
+
 /// `rope_theta` and `rope_scaling`, or both as `rope_parameters`.
-fn rope(config: &Document) -> Result<RopeConfig> {
-    let parameters = config.get("rope_parameters");
+fn rope(config: &Document, parameters: Option<&Value>) -> Result<RopeConfig> {
     let scaling = config.get("rope_scaling").or(parameters);
     let base = match number(
         &config.file,
@@ -390,7 +463,7 @@ fn chat_template(source: &HuggingFace, tokenizer_config: Option<&Document>) -> R
 }
 
 /// Finds every tensor that the architecture needs in the shards, and refuses those that it does not know.
-fn find_tensors(source: &HuggingFace, config: &LlamaConfig) -> Result<Vec<(TensorSpec, SourceTensor)>> {
+fn find_tensors(source: &HuggingFace, config: &ModelConfig) -> Result<Vec<(TensorSpec, SourceTensor)>> {
     let mut by_name: HashMap<&str, (usize, &Tensor)> = HashMap::new();
     for (file, shard) in source.shards.iter().enumerate() {
         for tensor in &shard.header.tensors {
@@ -418,7 +491,7 @@ fn find_tensors(source: &HuggingFace, config: &LlamaConfig) -> Result<Vec<(Tenso
         Some((name, (file, _))) => Err(Error::unsupported(
             &source.shards[*file].header.file,
             format!("tensor {name}"),
-            "this tensor, which a plain Llama model does not have,",
+            format!("this tensor, which a plain {} model does not have,", config.architecture()),
             "use another model",
         )
         .into()),
@@ -449,7 +522,7 @@ fn source_tensor(
         return Err(Error::unsupported(&header.file, field, format!("dtype {}", tensor.dtype), hint).into());
     };
     let offset = header.data_start + tensor.range.start;
-    Ok(SourceTensor { file, name: tensor.name.clone(), offset, ty })
+    Ok(SourceTensor { file, name: tensor.name.clone(), offset, ty, add: spec.hf_offset })
 }
 
 /// A file name without a path.

@@ -26,6 +26,7 @@ pub use memory::InMemory;
 pub use plan::{Packing, Plan, STEP_BYTES, Step};
 pub use tokenizer::tokenizer_json;
 
+use crate::arch::ModelConfig;
 use crate::{Error, Result};
 use lowbit_core::activation::Activations;
 use lowbit_core::container::{Manifest, Source, VERSION};
@@ -61,8 +62,7 @@ pub enum Weights {
 
 /// What a source says about the model, besides its tensors.
 struct Description {
-    architecture: String,
-    config: crate::arch::LlamaConfig,
+    config: ModelConfig,
     chat_template: Option<String>,
     sampling: crate::SamplingOptions,
     tokenizer: Vec<u8>,
@@ -73,7 +73,7 @@ impl Description {
     fn manifest(&self, file: &str, options: &Options) -> Manifest {
         Manifest {
             version: VERSION,
-            architecture: self.architecture.clone(),
+            architecture: self.config.architecture().to_owned(),
             config: serde_json::json!(self.config),
             matrices: Default::default(),
             tokenizer: Some(TOKENIZER.to_owned()),

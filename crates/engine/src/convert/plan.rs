@@ -22,6 +22,8 @@ pub(super) struct SourceTensor {
     pub offset: u64,
     /// Type of its elements.
     pub ty: GgmlType,
+    /// What is to be added to the elements of a vector.
+    pub add: f32,
 }
 
 /// A conversion: steps to be run in any order, each once; [`Plan::steps`] are in the order of the source.
@@ -79,8 +81,8 @@ struct Tensor {
 enum Kind {
     /// Planes begin here.
     Matrix { format: Format, k: usize, planes: [usize; PLANES] },
-    /// A vector begins here.
-    Vector { start: usize },
+    /// A vector begins here; something is to be added to its elements.
+    Vector { start: usize, add: f32 },
 }
 
 impl Plan {
@@ -176,10 +178,10 @@ impl Plan {
             return Err(Error::malformed(origin.file, format!("tensor {}", tensor.name), problem).into());
         }
         let (format, k, starts) = match tensor.kind {
-            Kind::Vector { start } => {
+            Kind::Vector { start, add } => {
                 self.floats.clear();
                 tensor.ty.floats(bytes, &mut self.floats, origin)?;
-                let values: Vec<u8> = self.floats.iter().flat_map(|x| x.to_le_bytes()).collect();
+                let values: Vec<u8> = self.floats.iter().flat_map(|x| (x + add).to_le_bytes()).collect();
                 return write(start, &values);
             }
             Kind::Matrix { format, k, planes } => (format, k, planes),
@@ -209,13 +211,13 @@ impl Plan {
 
     /// Adds the steps of one tensor.
     fn add(&mut self, source: SourceTensor, item: &Item) -> Result<()> {
-        let SourceTensor { file, name, offset, ty } = source;
+        let SourceTensor { file, name, offset, ty, add } = source;
         let origin = Origin { file: &self.files[file], tensor: &name };
         let (kind, n, k) = match (item, self.layout.place(item.name())) {
             (&Item::Matrix { format, n, k, .. }, Some(Place::Planes(planes))) => {
                 (Kind::Matrix { format, k, planes }, n, k)
             }
-            (&Item::Vector { len, .. }, Some(Place::Flat(start))) => (Kind::Vector { start }, 1, len),
+            (&Item::Vector { len, .. }, Some(Place::Flat(start))) => (Kind::Vector { start, add }, 1, len),
             _ => return Err(overflow(origin).into()),
         };
         let row_bytes = ty.bytes_of(k).ok_or_else(|| overflow(origin))?;

@@ -62,7 +62,7 @@ fn a_gguf_becomes_an_artifact() {
     let (_, artifact) = pack(&model.gguf());
     let manifest = &artifact.header().manifest;
     assert_eq!((manifest.architecture.as_str(), manifest.source.licence.as_str()), ("llama", "mit"));
-    let config = crate::arch::llama::parse(&manifest.config).unwrap();
+    let config = ModelConfig::of(manifest).unwrap();
     assert_eq!((config.n_layers, config.n_kv_heads, config.head_dim), (2, 2, 16));
     assert_eq!(
         (config.tokens.bos, config.tokens.eos.as_slice(), config.tokens.add_bos),
@@ -183,7 +183,7 @@ fn a_folder_equals_the_gguf_of_the_same_weights() {
         let manifest = &artifact.header().manifest;
         assert_eq!(manifest.source.licence, "apache-2.0");
         assert_eq!(manifest.chat_template, from_gguf.header().manifest.chat_template);
-        let config = crate::arch::llama::parse(&manifest.config).unwrap();
+        let config = ModelConfig::of(manifest).unwrap();
         assert_eq!(config.rope.style, lowbit_core::backend::RopeStyle::Half);
         assert_eq!((config.tokens.eos.as_slice(), config.tied_embeddings), (&[2, 0][..], tied));
         for name in ["token_embd.weight", "blk.1.attn_v.weight", "blk.0.ffn_down.weight"] {
@@ -236,7 +236,7 @@ fn rope_factors_come_with_the_header() {
     let model = TinyModel::default();
     let bytes = model.builder_on(builder).build();
     let plan = plan(&bytes).unwrap();
-    let config = crate::arch::llama::parse(&plan.layout().manifest().config).unwrap();
+    let config = ModelConfig::of(plan.layout().manifest()).unwrap();
     let crate::arch::RopeScaling::Factors { factors } = config.rope.scaling else { panic!() };
     assert_eq!(factors[3..5], [4.0, 8.0]);
     let start =
@@ -377,24 +377,53 @@ fn a_damaged_source_is_refused() {
     assert!(message.contains("none"), "{message}");
 }
 
-#[test]
-fn sentence_piece_scores_become_merges() {
+/// A file with the vocabulary of SentencePiece's fixture.
+fn sentence_piece(golden: &serde_json::Value) -> GgufBuilder {
     let mut builder = TinyModel { n_layers: 1, ..TinyModel::default() }.builder();
-    let tokens: Vec<String> = Vocabulary::default().tokens;
-    let scores = (0..tokens.len()).map(|i| -(i as f32)).collect();
+    let pieces: Vec<(String, f32, i32)> = serde_json::from_value(golden["pieces"].clone()).unwrap();
+    let embedding = encode("F32", &vec![0.5; pieces.len() * 64]);
+    let (mut tokens, mut scores, mut types) = (Vec::new(), Vec::new(), Vec::new());
+    for (token, score, ty) in pieces {
+        tokens.push(token);
+        scores.push(score);
+        types.push(ty);
+    }
     builder
+        .tensor("token_embd.weight", &[64, tokens.len() as u64], type_id("F32"), embedding)
         .meta("tokenizer.ggml.model", "llama")
+        .meta("tokenizer.ggml.tokens", Meta::Texts(tokens))
         .meta("tokenizer.ggml.scores", Meta::F32s(scores))
+        .meta("tokenizer.ggml.token_type", Meta::I32s(types))
         .meta("tokenizer.ggml.unknown_token_id", Meta::U32(0))
+        .meta("tokenizer.ggml.add_space_prefix", Meta::Bool(false))
         .remove_meta("tokenizer.ggml.add_bos_token");
+    builder
+}
+
+#[test]
+fn a_vocabulary_of_sentence_piece_gives_the_tokens_of_its_library() {
+    let golden = include_str!("../../../../tests/golden/tokenizer/spm.json");
+    let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
+    let mut builder = sentence_piece(&golden);
     let (_, artifact) = pack(&builder.build());
-    let tokenizer: serde_json::Value = serde_json::from_slice(artifact.document(TOKENIZER).unwrap()).unwrap();
-    assert_eq!(tokenizer["model"]["byte_fallback"], true);
-    assert_eq!(tokenizer["model"]["unk_token"], "<|endoftext|>");
-    // The first merged token of the vocabulary is "th" with the highest score.
-    assert_eq!(tokenizer["model"]["merges"][0], serde_json::json!(["t", "h"]));
-    let config = crate::arch::llama::parse(&artifact.header().manifest.config).unwrap();
-    assert!(config.tokens.add_bos);
+    assert!(ModelConfig::of(&artifact.header().manifest).unwrap().tokens.add_bos);
+    let codec = crate::Codec::load(&artifact).unwrap();
+    let tokenizer = codec.tokenizer();
+    let cases = golden["cases"].as_array().unwrap();
+    assert!(cases.len() > 60);
+    for (case, ids) in cases.iter().zip(golden["ids"].as_array().unwrap()) {
+        let text = case.as_str().unwrap();
+        let found = tokenizer.encode(text, false);
+        assert_eq!(&serde_json::json!(found), ids, "{text:?}");
+        // What SentencePiece writes for a space is one.
+        assert_eq!(tokenizer.decode(&found, true), text.replace('\u{2581}', " "), "{text:?}");
+    }
+
+    builder.meta("tokenizer.ggml.add_space_prefix", Meta::Bool(true));
+    let (_, artifact) = pack(&builder.build());
+    let prefixed = crate::Codec::load(&artifact).unwrap();
+    assert_eq!(prefixed.tokenizer().encode("the", false), tokenizer.encode(" the", false));
+    assert_eq!(prefixed.tokenizer().decode(&tokenizer.encode(" the", false), true), "the");
     builder.meta("tokenizer.ggml.scores", Meta::F32s(vec![0.0]));
     assert!(refusal(&builder.build()).contains("tokenizer.ggml.scores: holds 1 scores for"));
 }
@@ -416,7 +445,7 @@ fn unfit_folders_are_refused_with_file_field_and_value() {
         |field: &'static str, to: serde_json::Value| move |v: &mut serde_json::Value| v[field] = to.clone();
     use serde_json::json;
     for (field, to, expected) in [
-        ("architectures", json!(["Gemma3ForCausalLM"]), "Gemma3ForCausalLM"),
+        ("architectures", json!(["Qwen3ForCausalLM"]), "Qwen3ForCausalLM"),
         ("architectures", json!(null), "architectures"),
         ("hidden_size", json!(-1), "is -1"),
         ("hidden_size", json!(128), "token"),

@@ -1,6 +1,7 @@
 //! The vocabulary of a GGUF file as a `tokenizer.json`.
 
 use crate::Result;
+use crate::tokenizer::SCORED;
 use lowbit_core::Error;
 use lowbit_core::import::gguf::Gguf;
 use serde::Serialize;
@@ -17,6 +18,7 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
+const BYTE: i64 = 6;
 
 /// SentencePiece's stand-in for a space.
 const SPACE: &str = "\u{2581}";
@@ -73,6 +75,8 @@ struct Bpe<'a> {
     ignore_merges: bool,
     vocab: BTreeMap<&'a str, u32>,
     merges: Vec<(&'a str, &'a str)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    scores: Vec<Option<f32>>,
 }
 
 #[derive(Serialize)]
@@ -159,7 +163,7 @@ impl<'a> Vocabulary<'a> {
             version: "1.0",
             truncation: None,
             padding: None,
-            added_tokens: self.added_tokens(),
+            added_tokens: self.added_tokens()?,
             normalizer,
             pre_tokenizer,
             post_processor: None,
@@ -173,7 +177,7 @@ impl<'a> Vocabulary<'a> {
     fn model(&self) -> Result<Bpe<'a>> {
         let sentence_piece = self.kind == Kind::SentencePiece;
         Ok(Bpe {
-            r#type: "BPE",
+            r#type: if sentence_piece { SCORED } else { "BPE" },
             dropout: None,
             unk_token: if sentence_piece { self.unknown_token()? } else { None },
             continuing_subword_prefix: None,
@@ -182,11 +186,15 @@ impl<'a> Vocabulary<'a> {
             byte_fallback: sentence_piece,
             ignore_merges: self.kind == Kind::ByteLevel(Split::Llama3),
             vocab: self.ids.iter().map(|(&token, &id)| (token, id)).collect(),
-            merges: if sentence_piece { self.merges_of_scores()? } else { self.merges()? },
+            merges: if sentence_piece { Vec::new() } else { self.merges()? },
+            scores: if sentence_piece { self.scores()? } else { Vec::new() },
         })
     }
 
-    fn added_tokens(&self) -> Vec<AddedToken<'a>> {
+    fn added_tokens(&self) -> Result<Vec<AddedToken<'a>>> {
+        // SentencePiece finds the user's own tokens, which may be of spaces, in the text as it is normalised. With a prefix
+        // they could not be normalised alone.
+        let in_normalised = self.kind == Kind::SentencePiece && !self.adds_space_prefix()?;
         let added = |&id: &usize| matches!(self.types[id], UNKNOWN | CONTROL | USER_DEFINED);
         let token = |id: usize| AddedToken {
             id: id as u32,
@@ -194,10 +202,10 @@ impl<'a> Vocabulary<'a> {
             single_word: false,
             lstrip: false,
             rstrip: false,
-            normalized: false,
+            normalized: in_normalised && self.types[id] == USER_DEFINED,
             special: self.types[id] != USER_DEFINED,
         };
-        (0..self.tokens.len()).filter(added).map(token).collect()
+        Ok((0..self.tokens.len()).filter(added).map(token).collect())
     }
 
     fn merges(&self) -> Result<Vec<(&'a str, &'a str)>> {
@@ -218,8 +226,8 @@ impl<'a> Vocabulary<'a> {
         Ok(pairs)
     }
 
-    /// SentencePiece joins the neighbours whose union scores highest; as ranked merges: by falling score of the union.
-    fn merges_of_scores(&self) -> Result<Vec<(&'a str, &'a str)>> {
+    /// SentencePiece joins the neighbours whose union scores highest; what is no text is never one.
+    fn scores(&self) -> Result<Vec<Option<f32>>> {
         self.header.required(SCORES)?;
         let scores = self.header.floats(SCORES)?.unwrap_or_default();
         let fail = |problem: String| Err(Error::malformed(&self.header.file, SCORES, problem).into());
@@ -229,17 +237,8 @@ impl<'a> Vocabulary<'a> {
         if let Some(i) = scores.iter().position(|score| !score.is_finite()) {
             return fail(format!("score {i} is {}", scores[i]));
         }
-        let mut merges = Vec::new();
-        for (token, &score) in self.tokens.iter().zip(scores) {
-            for (at, _) in token.char_indices().skip(1) {
-                let (left, right) = token.split_at(at);
-                if let (Some(&l), Some(&r)) = (self.ids.get(left), self.ids.get(right)) {
-                    merges.push((score, l, r, left, right));
-                }
-            }
-        }
-        merges.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-        Ok(merges.into_iter().map(|(.., left, right)| (left, right)).collect())
+        let is_text = |ty: &i64| !matches!(*ty, UNKNOWN | CONTROL | BYTE);
+        Ok(scores.iter().zip(&self.types).map(|(score, ty)| is_text(ty).then_some(*score as f32)).collect())
     }
 
     fn unknown_token(&self) -> Result<Option<&'a str>> {
@@ -256,9 +255,14 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
+    /// Whether SentencePiece sets a space before a text.
+    fn adds_space_prefix(&self) -> Result<bool> {
+        Ok(self.header.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true))
+    }
+
     /// Normaliser, pre-tokenizer and decoder.
     fn sentence_piece_steps(&self) -> Result<(Value, Value, Value)> {
-        let prefix = self.header.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let prefix = self.adds_space_prefix()?;
         let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
         let normalizer = match prefix {
             true => {

@@ -1,7 +1,7 @@
 //! The first layer of a real model, as the device computes it and as the CPU does.
 
 use super::compare;
-use crate::arch::{Llama, LlamaConfig, SpecialTokens, TensorKind, Weights, move_to};
+use crate::arch::{ModelConfig, SpecialTokens, TensorKind, Transformer, Weights, move_to};
 use crate::kv_cache::KvCache;
 use crate::{Model, Result, Session};
 use lowbit_core::activation::Activations;
@@ -79,17 +79,19 @@ impl LayerTest {
     }
 
     /// The layer on the CPU: a model of one layer whose vocabulary is its input.
-    fn on_cpu(&self, config: &LlamaConfig, input: Vec<f32>) -> Result<Vec<f32>> {
+    fn on_cpu(&self, config: &ModelConfig, input: Vec<f32>) -> Result<Vec<f32>> {
         let tokens = SpecialTokens { eos: Vec::new(), bos: None, add_bos: false };
         let rows = self.ids.len();
-        let one =
-            LlamaConfig { n_layers: 1, vocab_size: rows, tied_embeddings: true, tokens, ..config.clone() };
+        let mut one =
+            ModelConfig { n_layers: 1, vocab_size: rows, tied_embeddings: true, tokens, ..config.clone() };
+        // The input is scaled already.
+        one.gemma3.iter_mut().for_each(|gemma3| gemma3.embedding_scale = 1.0);
         let mut cpu = CpuBackend::new(Isa::best(), 1, self.activations)?;
         let weights = OneLayer { layer: &self.layer, input, d_model: config.d_model };
-        let mut llama = Llama::load(one.clone(), &weights, &cpu, rows)?;
-        let mut cache = KvCache::new(&cpu, 1, one.attention(), rows)?;
+        let mut transformer = Transformer::load(one.clone(), &weights, &cpu, rows)?;
+        let mut cache = KvCache::new(&cpu, one.attention(), rows)?;
         let ids: Vec<u32> = (0..rows as u32).collect();
-        llama.residual(&mut cpu, &mut cache, &ids, 1)?;
+        transformer.residual(&mut cpu, &mut cache, &ids, 1)?;
         let mut expected = Vec::new();
         lowbit_core::backend::at_once(cpu.take(&mut expected))?;
         Ok(expected)

@@ -3,12 +3,12 @@
 mod layer;
 
 use crate::Result;
-use crate::arch::llama;
+use crate::arch::ModelConfig;
 pub(crate) use layer::FirstLayer;
 pub use layer::LayerTest;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::{
-    AttentionShape, Backend, CpuBackend, Gate, MAX_TOP_K, Norm, RopeStyle, RopeTable, at_once,
+    AttentionShape, Backend, CpuBackend, Gate, Heads, MAX_TOP_K, Norm, RopeStyle, RopeTable, at_once,
 };
 use lowbit_core::container::Header;
 use lowbit_core::format::Format;
@@ -27,14 +27,20 @@ const ROWS: usize = 33;
 const TOKENS: usize = 3000;
 const LEVELS_WIDTH: usize = 32;
 const TOP_K: [usize; 3] = [1, 40, MAX_TOP_K];
+/// Positions that a query sees where the model has windows.
+const WINDOW: usize = 20;
 
 /// An op with the formats of its matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Embed(Format),
     Attention([Format; 3]),
+    /// Attention of normalised heads with a window.
+    WindowedAttention([Format; 3]),
     Linear(Format),
-    Gated([Format; 2]),
+    /// A product that is normalised.
+    LinearNorm(Format),
+    Gated([Format; 2], Gate),
     Logits(Format),
     /// So many of the largest logits.
     TopK(usize),
@@ -64,16 +70,21 @@ impl SelfTest {
     /// # Errors
     /// When the header describes no model.
     pub fn new(header: &Header, activations: Activations) -> Result<Self> {
-        let config = llama::parse(&header.manifest.config).map_err(|error| error.of(&header.file))?;
+        let config = ModelConfig::of(&header.manifest).map_err(|error| error.of(&header.file))?;
         let format = |name: String| header.matrix(&name).map(|(entry, _)| entry.format);
         let mut ops = Vec::new();
         for i in 0..config.n_layers {
             let [q, k, v, output, gate, up, down] =
                 ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
                     .map(|name| format(format!("blk.{i}.{name}.weight")));
-            ops.extend(q.zip(k).zip(v).map(|((q, k), v)| Op::Attention([q, k, v])));
-            ops.extend(gate.zip(up).map(|(gate, up)| Op::Gated([gate, up])));
-            ops.extend([output, down].into_iter().flatten().map(Op::Linear));
+            let is_gemma = config.gemma3.is_some();
+            let (attention, linear, act): (fn(_) -> _, fn(_) -> _, _) = match is_gemma {
+                false => (Op::Attention, Op::Linear, Gate::Silu),
+                true => (Op::WindowedAttention, Op::LinearNorm, Gate::GeluTanh),
+            };
+            ops.extend(q.zip(k).zip(v).map(|((q, k), v)| attention([q, k, v])));
+            ops.extend(gate.zip(up).map(|(gate, up)| Op::Gated([gate, up], act)));
+            ops.extend([output, down].into_iter().flatten().map(linear));
         }
         let embedding = format("token_embd.weight".to_owned());
         let output = format("output.weight".to_owned()).or(embedding);
@@ -89,7 +100,9 @@ impl SelfTest {
         // One key and value head less than all may have is enough to see whether heads are told apart.
         let group = config.n_heads / config.n_kv_heads.max(1);
         let n_kv_heads = config.n_kv_heads.min(2);
-        let heads = AttentionShape { n_heads: group * n_kv_heads, n_kv_heads, head_dim: config.head_dim };
+        let (n_heads, head_dim) = (group * n_kv_heads, config.head_dim);
+        let window = config.gemma3.as_ref().map(|_| WINDOW);
+        let heads = AttentionShape { n_heads, n_kv_heads, head_dim, window };
         Ok(Self { checks, heads, reference: CpuBackend::new(Isa::best(), 1, activations)?, expected: None })
     }
 
@@ -127,7 +140,7 @@ impl Op {
             Self::Embed(format) => {
                 let table = matrix(device, format, FEATURES, 2)?;
                 let ids: Vec<u32> = (0..rows).map(|row| (row * 37 % FEATURES) as u32).collect();
-                device.embed(&table, &ids, &mut out)?;
+                device.embed(&table, &ids, 1.7, &mut out)?;
                 device.fetch(&out)
             }
             Self::Linear(format) => {
@@ -136,9 +149,16 @@ impl Op {
                 device.linear_add(&x, &matrix, &mut sum)?;
                 device.fetch(&sum)
             }
-            Self::Gated([gate, up]) => {
+            Self::LinearNorm(format) => {
+                let matrix = matrix(device, format, FEATURES, 3)?;
+                let weight = device.vector((0..FEATURES).map(|i| 1.2 - 0.01 * i as f32).collect())?;
+                let mut sum = floats(device, rows, FEATURES, 4)?;
+                device.linear_norm_add(&x, &matrix, Norm { weight: &weight, eps: 1e-5 }, &mut sum)?;
+                device.fetch(&sum)
+            }
+            Self::Gated([gate, up], act) => {
                 let (gate, up) = (matrix(device, gate, FEATURES, 5)?, matrix(device, up, FEATURES, 6)?);
-                device.gated(&x, norm, Gate::Silu, [&gate, &up], &mut out)?;
+                device.gated(&x, norm, act, [&gate, &up], &mut out)?;
                 device.fetch(&out)
             }
             Self::Logits(format) => {
@@ -147,21 +167,24 @@ impl Op {
             }
             Self::TopK(k) => {
                 let table = device.matrix(levels(k)?)?;
-                device.embed(&table, &[1], &mut out)?;
+                device.embed(&table, &[1], 1.0, &mut out)?;
                 let weight = device.vector(vec![1.0; LEVELS_WIDTH])?;
                 device.top_k(&out, 0, Norm { weight: &weight, eps: 1e-5 }, &table, k)
             }
-            Self::Attention([q, k, v]) => {
-                let AttentionShape { n_heads, n_kv_heads, head_dim } = heads;
+            Self::Attention([q, k, v]) | Self::WindowedAttention([q, k, v]) => {
+                let AttentionShape { n_heads, n_kv_heads, head_dim, window } = heads;
                 let [n, kv_n] = [n_heads, n_kv_heads].map(|heads| heads * head_dim);
                 let q = matrix(device, q, n, 8)?;
                 let (k, v) = (matrix(device, k, kv_n, 9)?, matrix(device, v, kv_n, 10)?);
                 let rope = device.rope(rope(head_dim, 2 * ROWS))?;
+                let weight = device.vector((0..head_dim).map(|i| 0.3 - 0.0002 * i as f32).collect())?;
+                let norms = window.map(|_| [Norm { weight: &weight, eps: 1e-5 }; 2]);
+                let heads_of = Heads { norms, rope: &rope };
                 let (mut kv, mut queries) = (device.kv(heads, 2 * ROWS)?, device.tensor());
                 // The positions before, so that one row has something to attend to.
                 let before = floats(device, ROWS, WIDTH, 11)?;
                 for (x, pos) in [(&before, 0), (&x, ROWS)] {
-                    device.attention_input(x, norm, [&q, &k, &v], &rope, pos, &mut kv, &mut queries)?;
+                    device.attention_input(x, norm, [&q, &k, &v], heads_of, pos, &mut kv, &mut queries)?;
                     device.attention(&queries, &kv, pos, &mut out)?;
                 }
                 device.fetch(&out)
@@ -207,7 +230,7 @@ impl Op {
     /// By what the products of normalised rows are larger than the rows. Scores of attention must not be: softmax would
     /// make much of small differences.
     fn gain(self) -> f32 {
-        let Self::Attention([q, k, _]) = self else { return 1.0 };
+        let (Self::Attention([q, k, _]) | Self::WindowedAttention([q, k, _])) = self else { return 1.0 };
         let mut row = [0.0; WIDTH];
         let norm = |format: Format| {
             sample(format, 1, WIDTH, 8).dequantize_row(0, &mut row);
@@ -227,7 +250,7 @@ fn floats<B: Backend>(
     let table: PackedMatrix = sample(Format::F32, rows, width, seed);
     let table = device.matrix(table)?;
     let mut x = device.tensor();
-    device.embed(&table, &(0..rows as u32).collect::<Vec<_>>(), &mut x)?;
+    device.embed(&table, &(0..rows as u32).collect::<Vec<_>>(), 1.0, &mut x)?;
     Ok(x)
 }
 

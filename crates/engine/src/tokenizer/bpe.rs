@@ -8,11 +8,43 @@ use std::collections::BinaryHeap;
 /// No symbol.
 const NONE: u32 = u32::MAX;
 
+/// Which neighbours become one, and in which order.
+#[derive(Clone, Debug)]
+pub(super) enum Merges {
+    /// Of two neighbours: when they were learnt, and what they become.
+    Learnt(FxHashMap<(u32, u32), Merge>),
+    /// SentencePiece's: two become the token of their joined spellings, by token: the rank of that, [`NONE`] for never.
+    Scored(Vec<u32>),
+}
+
+impl Merges {
+    /// Of the scores of all tokens by id; neighbours become the token of the highest score first, and none without a score.
+    pub(super) fn of_scores(scores: &[Option<f32>]) -> Self {
+        let rank = |score: f32| {
+            // Made such that larger floats are larger integers.
+            let bits = (score + 0.0).to_bits();
+            let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+            !ascending
+        };
+        Self::Scored(scores.iter().map(|score| score.map_or(NONE, rank)).collect())
+    }
+
+    fn of(&self, vocabulary: &Vocabulary, left: u32, right: u32) -> Option<Merge> {
+        match self {
+            Self::Learnt(merges) => merges.get(&(left, right)).copied(),
+            Self::Scored(ranks) => {
+                let id = vocabulary.joined(left, right)?;
+                let rank = *ranks.get(id as usize)?;
+                (rank != NONE).then_some(Merge { rank, id })
+            }
+        }
+    }
+}
+
 /// The merges of a vocabulary, and what becomes of characters that it does not have.
 #[derive(Clone, Debug)]
 pub(super) struct Bpe {
-    /// Of two neighbours: when they were learnt, and what they become.
-    pub(super) merges: FxHashMap<(u32, u32), Merge>,
+    pub(super) merges: Merges,
     /// The token of each byte: of its stand-in for a byte-level vocabulary, else `<0x..>` if bytes are the fallback.
     pub(super) bytes: Option<Box<[Option<u32>; 256]>>,
     /// Pieces are bytes, not characters.
@@ -70,7 +102,7 @@ impl Bpe {
         } else {
             self.push_chars(vocabulary, piece, scratch);
         }
-        self.merge(scratch);
+        self.merge(vocabulary, scratch);
         out.extend(scratch.symbols.iter().filter(|s| !s.merged_away).map(|s| s.id));
     }
 
@@ -117,12 +149,12 @@ impl Bpe {
         }
     }
 
-    fn merge(&self, scratch: &mut Scratch) {
+    fn merge(&self, vocabulary: &Vocabulary, scratch: &mut Scratch) {
         let Scratch { symbols, queue, .. } = scratch;
         let propose = |queue: &mut BinaryHeap<_>, symbols: &[Symbol], at: u32| {
             let left = symbols[at as usize];
             if left.after != NONE
-                && let Some(merge) = self.merges.get(&(left.id, symbols[left.after as usize].id))
+                && let Some(merge) = self.merges.of(vocabulary, left.id, symbols[left.after as usize].id)
             {
                 queue.push(Reverse((merge.rank, at, merge.id)));
             }
@@ -138,7 +170,7 @@ impl Bpe {
             }
             let right = symbols[left.after as usize];
             // The proposal may be older than another merge of the same symbols.
-            if self.merges.get(&(left.id, right.id)).is_none_or(|merge| merge.id != id) {
+            if self.merges.of(vocabulary, left.id, right.id).is_none_or(|merge| merge.id != id) {
                 continue;
             }
             symbols[left.after as usize].merged_away = true;

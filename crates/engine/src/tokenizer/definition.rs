@@ -21,7 +21,7 @@ pub(super) struct Definition {
     pub(super) model: Model,
 }
 
-/// The model, of type BPE.
+/// The model: BPE with merges, or with scores.
 #[derive(Debug, serde::Deserialize)]
 pub(super) struct Model {
     #[serde(rename = "type")]
@@ -38,7 +38,14 @@ pub(super) struct Model {
     pub(super) vocab: Vocab,
     #[serde(default)]
     pub(super) merges: Merges,
+    /// By id, for the type [`SCORED`]: how early neighbours become the token; `None`: never.
+    #[serde(default)]
+    pub(super) scores: Vec<Option<f32>>,
 }
+
+/// The type of a model of SentencePiece, which is ours: the `tokenizers` library knows merges only, and those of a large
+/// vocabulary are several times as large as its scores.
+pub(crate) const SCORED: &str = "ScoredBPE";
 
 /// Spellings one after another in one string, each with its end and its id.
 #[derive(Debug, Default)]

@@ -24,8 +24,9 @@ mod vocabulary;
 
 use crate::{Error, Result};
 use added::{AddedToken, Finder, Part};
-use bpe::{Bpe, Merge};
+use bpe::{Bpe, Merge, Merges};
 use definition::Definition;
+pub(crate) use definition::SCORED;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use steps::{Decoder, Normalizer, PreTokenizer};
@@ -224,7 +225,7 @@ pub fn unused_mark<'t>(texts: impl Iterator<Item = &'t str> + Clone) -> Option<c
 fn vocabulary(definition: &Definition) -> Result<Vocabulary> {
     let Definition { model, added_tokens, .. } = definition;
     match model.kind.as_deref() {
-        Some("BPE") => {}
+        Some("BPE" | SCORED) => {}
         None if model.merges.len() > 0 => {}
         other => {
             let found = other.unwrap_or("missing");
@@ -275,7 +276,10 @@ fn bpe(model: &definition::Model, vocabulary: &Vocabulary, byte_level: bool) -> 
         model.byte_fallback.then(|| byte_table(|byte| vocabulary.id(&format!("<0x{byte:02X}>"))))
     };
     Ok(Bpe {
-        merges: merges(&model.merges, vocabulary)?,
+        merges: match model.kind.as_deref() {
+            Some(SCORED) => scores(&model.scores, vocabulary)?,
+            _ => merges(&model.merges, vocabulary)?,
+        },
         bytes,
         byte_level,
         unknown,
@@ -292,7 +296,18 @@ fn byte_table(id: impl Fn(u8) -> Option<u32>) -> Box<[Option<u32>; 256]> {
     table
 }
 
-fn merges(merges: &definition::Merges, vocabulary: &Vocabulary) -> Result<FxHashMap<(u32, u32), Merge>> {
+fn scores(scores: &[Option<f32>], vocabulary: &Vocabulary) -> Result<Merges> {
+    let tokens = vocabulary.len();
+    if scores.len() == tokens {
+        return Ok(Merges::of_scores(scores));
+    }
+    Err(error(
+        "model.scores",
+        format!("there are {}, expected one for each of {tokens} tokens", scores.len()),
+    ))
+}
+
+fn merges(merges: &definition::Merges, vocabulary: &Vocabulary) -> Result<Merges> {
     let mut table = FxHashMap::with_capacity_and_hasher(merges.len(), Default::default());
     let mut joined = String::new();
     for (rank, (left, right)) in (0..).zip(merges.iter()) {
@@ -305,7 +320,7 @@ fn merges(merges: &definition::Merges, vocabulary: &Vocabulary) -> Result<FxHash
         };
         table.insert((id(left)?, id(right)?), Merge { rank, id: id(&joined)? });
     }
-    Ok(table)
+    Ok(Merges::Learnt(table))
 }
 
 /// Special tokens are always found in the text as given.

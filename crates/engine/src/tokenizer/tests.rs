@@ -146,6 +146,20 @@ fn merges_are_pairs_or_strings() {
 }
 
 #[test]
+fn the_highest_score_is_merged_first_and_nothing_without_one() {
+    let vocab = json!({"a": 0, "b": 1, "ab": 2, "<u>": 3, "ba": 4, "aba": 5, "abab": 6});
+    let encode = |scores: Value| {
+        let model = json!({"type": "ScoredBPE", "vocab": vocab, "scores": scores});
+        changed(&json!({"model": model})).unwrap().encode("babab", false)
+    };
+    assert_eq!(encode(json!([0, 0, -1, null, -2, -3, null])), [1, 2, 2]);
+    assert_eq!(encode(json!([0, 0, -1, null, -2, -3, -4])), [1, 6]);
+    assert_eq!(encode(json!([0, 0, -2, null, 1.5, -1, null])), [4, 4, 1]);
+    // Of equal ones the leftmost.
+    assert_eq!(encode(json!([0, 0, -1, null, -1, null, null])), [4, 4, 1]);
+}
+
+#[test]
 fn unknown_characters() {
     let dropped = changed(&json!({})).unwrap();
     assert_eq!(dropped.encode("axxb", false), [2]);
@@ -175,6 +189,10 @@ fn defective_files_are_errors_that_name_the_field() {
         (json!({"model": {"unk_token": "?"}}), "model.unk_token: \"?\""),
         (json!({"model": {"continuing_subword_prefix": "##"}}), "model.continuing_subword_prefix: \"##\""),
         (json!({"model": {"end_of_word_suffix": "</w>"}}), "model.end_of_word_suffix"),
+        (
+            json!({"model": {"type": "ScoredBPE", "scores": [0.0]}}),
+            "model.scores: there are 1, expected one for each of 4 tokens",
+        ),
         (json!({"added_tokens": [{"id": 99_999, "content": "x"}]}), "\"x\" has id 99999"),
         (json!({"added_tokens": [{"content": "x"}]}), "missing field `id`"),
         (json!({"normalizer": {"type": "Precompiled"}}), "normalizer: \"Precompiled\" is not supported"),

@@ -35,6 +35,8 @@ pub(super) struct Vocabulary {
     /// By id; empty where no token has the id.
     spellings: Strings,
     ids: HashTable<u32>,
+    /// Bytes of the longest spelling.
+    longest: usize,
 }
 
 impl Vocabulary {
@@ -50,7 +52,8 @@ impl Vocabulary {
                 *ids.entry(hash(token.as_bytes()), same, rehash).or_insert(id).get_mut() = id;
             }
         }
-        Self { spellings, ids }
+        let longest = tokens.iter().map(|token| token.len()).max().unwrap_or(0);
+        Self { spellings, ids, longest }
     }
 
     /// One more than the largest id.
@@ -59,8 +62,31 @@ impl Vocabulary {
     }
 
     pub(super) fn id(&self, spelling: &str) -> Option<u32> {
-        let same = |&id: &u32| self.spellings.get(id as usize) == Some(spelling.as_bytes());
-        self.ids.find(hash(spelling.as_bytes()), same).copied()
+        self.find(spelling.as_bytes())
+    }
+
+    /// The token that is spelt as two others in a row.
+    pub(super) fn joined(&self, left: u32, right: u32) -> Option<u32> {
+        let [left, right] = [left, right].map(|id| self.spellings.get(id as usize).unwrap_or_default());
+        let len = left.len() + right.len();
+        if len > self.longest {
+            return None;
+        }
+        let (mut small, mut large) = ([0; 64], Vec::new());
+        let spelling = if let Some(spelling) = small.get_mut(..len) {
+            spelling
+        } else {
+            large.resize(len, 0);
+            &mut large
+        };
+        spelling[..left.len()].copy_from_slice(left);
+        spelling[left.len()..].copy_from_slice(right);
+        self.find(spelling)
+    }
+
+    fn find(&self, spelling: &[u8]) -> Option<u32> {
+        let same = |&id: &u32| self.spellings.get(id as usize) == Some(spelling);
+        self.ids.find(hash(spelling), same).copied()
     }
 
     /// Empty for an id that no token has.

@@ -7,7 +7,7 @@ use lowbit_core::backend::RopeStyle;
 use lowbit_core::pack::{Origin, matrix_from_f32};
 use lowbit_core::{Format, PackedMatrix};
 use lowbit_engine::arch::{
-    LlamaConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, Weights, move_to,
+    Gemma3Config, ModelConfig, RopeConfig, RopeScaling, SpecialTokens, TensorKind, Weights, move_to,
 };
 use lowbit_engine::model::Parts;
 use lowbit_engine::oracle::Oracle;
@@ -16,8 +16,8 @@ use lowbit_engine::{Codec, LoadOptions, Model};
 use std::collections::HashMap;
 
 /// A model small enough for any test, with every feature: grouped queries, and sizes that are no multiples of a tile.
-pub fn tiny_config() -> LlamaConfig {
-    LlamaConfig {
+pub fn tiny_config() -> ModelConfig {
+    ModelConfig {
         n_layers: 3,
         d_model: 64,
         n_heads: 6,
@@ -30,7 +30,18 @@ pub fn tiny_config() -> LlamaConfig {
         rope: RopeConfig { base: 10_000.0, style: RopeStyle::Interleaved, scaling: RopeScaling::None },
         tied_embeddings: true,
         tokens: SpecialTokens { bos: None, eos: vec![256], add_bos: false },
+        gemma3: None,
     }
+}
+
+/// A Gemma 3 model of that size: two local layers to a global one, a window of 5, and scores that are divided by what is not
+/// the root of a head.
+pub fn tiny_gemma3_config() -> ModelConfig {
+    let rope = RopeConfig { base: 1e6, style: RopeStyle::Half, scaling: RopeScaling::Linear { factor: 8.0 } };
+    let local_rope = RopeConfig { base: 1e4, style: RopeStyle::Half, scaling: RopeScaling::None };
+    let gemma3 =
+        Gemma3Config { embedding_scale: 8.0, window: 5, global_every: 3, local_rope, query_scalar: 10.0 };
+    ModelConfig { n_layers: 4, rms_eps: 1e-6, rope, gemma3: Some(gemma3), ..tiny_config() }
 }
 
 /// Seeded random weights for a configuration, matrices in `format`.
@@ -40,7 +51,7 @@ pub struct RandomWeights {
 }
 
 impl RandomWeights {
-    pub fn new(config: &LlamaConfig, format: Format, seed: u64) -> Self {
+    pub fn new(config: &ModelConfig, format: Format, seed: u64) -> Self {
         let mut random = Random(seed);
         let mut weights = Self { matrices: HashMap::new(), vectors: HashMap::new() };
         for tensor in config.tensors() {

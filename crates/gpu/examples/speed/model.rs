@@ -9,8 +9,7 @@ use crate::Result;
 use crate::shape::{FORMAT, Shape};
 use lowbit_core::backend::{Backend, at_once};
 use lowbit_core::candidates::Candidate;
-use lowbit_engine::arch::Llama;
-use lowbit_engine::arch::llama::Wanted;
+use lowbit_engine::arch::{Transformer, Wanted};
 use lowbit_engine::kv_cache::KvCache;
 use lowbit_engine::synthetic::Synthetic;
 use lowbit_gpu::{BufferId, Cost, Executor, GpuBackend, Native, Plan};
@@ -95,7 +94,7 @@ impl Executor for Shared {
 /// A model on the device.
 struct Loaded {
     device: GpuBackend<Shared>,
-    llama: Llama<GpuBackend<Shared>>,
+    transformer: Transformer<GpuBackend<Shared>>,
     cache: KvCache<GpuBackend<Shared>>,
     top: Vec<Candidate>,
 }
@@ -127,18 +126,18 @@ impl Loaded {
         let config = shape.config();
         let context = shape.prompt.max(shape.after[1]) + 1 + DECODED;
         let device = GpuBackend::new(shared);
-        let cache = KvCache::new(&device, config.n_layers, config.attention(), context)?;
+        let cache = KvCache::new(&device, config.attention(), context)?;
         let weights = Synthetic::random(&config, |_| FORMAT);
-        let llama = Llama::load(config, &weights, &device, context)?;
-        Ok(Self { device, llama, cache, top: Vec::new() })
+        let transformer = Transformer::load(config, &weights, &device, context)?;
+        Ok(Self { device, transformer, cache, top: Vec::new() })
     }
 
     /// Runs `rows` tokens from position `pos` on and waits for the most probable token after the last.
     fn run(&mut self, rows: usize, pos: usize) -> Result<()> {
-        let Self { device, llama, cache, top } = self;
-        let vocab_size = llama.config().vocab_size;
+        let Self { device, transformer, cache, top } = self;
+        let vocab_size = transformer.config().vocab_size;
         let ids: Vec<u32> = (pos..pos + rows).map(|i| (i * 7919 % vocab_size) as u32).collect();
-        llama.forward(device, cache, &ids, pos, Wanted::TopK(1), None)?;
+        transformer.forward(device, cache, &ids, pos, Wanted::TopK(1), None)?;
         at_once(device.take_top_k(1, top))?;
         match top.iter().all(|candidate| candidate.logit.is_finite()) {
             true => Ok(()),

@@ -2,7 +2,7 @@
 
 use lowbit_core::backend::RopeStyle;
 use lowbit_core::format::Format;
-use lowbit_engine::arch::{LlamaConfig, RopeConfig, RopeScaling, SpecialTokens};
+use lowbit_engine::arch::{ModelConfig, RopeConfig, RopeScaling, SpecialTokens};
 
 /// The format of all matrices.
 pub const FORMAT: Format = Format::Q4;
@@ -69,8 +69,8 @@ pub const SHAPES: [Shape; 3] = [
 
 impl Shape {
     /// As the engine takes it.
-    pub fn config(&self) -> LlamaConfig {
-        LlamaConfig {
+    pub fn config(&self) -> ModelConfig {
+        ModelConfig {
             n_layers: self.n_layers,
             d_model: self.d_model,
             n_heads: self.n_heads,
@@ -83,6 +83,7 @@ impl Shape {
             rope: RopeConfig { base: 5e5, style: RopeStyle::Half, scaling: RopeScaling::None },
             tied_embeddings: self.tied_embeddings,
             tokens: SpecialTokens::default(),
+            gemma3: None,
         }
     }
 }

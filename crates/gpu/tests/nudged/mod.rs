@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use lowbit_core::backend::{AttentionShape, Backend, CpuBackend, Gate, Norm, RopeTable};
+use lowbit_core::backend::{AttentionShape, Backend, CpuBackend, Gate, Heads, Norm, RopeTable};
 use lowbit_core::{PackedMatrix, Result};
 use std::ops::Range;
 
@@ -39,26 +39,35 @@ impl Backend for Nudged {
     fn kv(&self, shape: AttentionShape, capacity: usize) -> Result<Kv> {
         self.0.kv(shape, capacity)
     }
-    fn embed(&mut self, table: &Matrix, ids: &[u32], x: &mut Tensor) -> Result<()> {
-        self.0.embed(table, ids, x)
+    fn embed(&mut self, table: &Matrix, ids: &[u32], scale: f32, x: &mut Tensor) -> Result<()> {
+        self.0.embed(table, ids, scale, x)
     }
     fn attention_input(
         &mut self,
         x: &Tensor,
         norm: Norm<'_, Vector>,
         qkv: [&Matrix; 3],
-        rope: &Rope,
+        heads: Heads<'_, Rope, Vector>,
         pos: usize,
         kv: &mut Kv,
         queries: &mut Tensor,
     ) -> Result<()> {
-        self.0.attention_input(x, norm, qkv, rope, pos, kv, queries)
+        self.0.attention_input(x, norm, qkv, heads, pos, kv, queries)
     }
     fn attention(&mut self, queries: &Tensor, kv: &Kv, pos: usize, out: &mut Tensor) -> Result<()> {
         self.0.attention(queries, kv, pos, out)
     }
     fn linear_add(&mut self, y: &Tensor, matrix: &Matrix, x: &mut Tensor) -> Result<()> {
         self.0.linear_add(y, matrix, x)
+    }
+    fn linear_norm_add(
+        &mut self,
+        y: &Tensor,
+        matrix: &Matrix,
+        norm: Norm<'_, Vector>,
+        x: &mut Tensor,
+    ) -> Result<()> {
+        self.0.linear_norm_add(y, matrix, norm, x)
     }
     fn gated(
         &mut self,

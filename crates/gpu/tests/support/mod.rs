@@ -134,7 +134,7 @@ pub fn floats(rows: &[f32], width: usize) -> PackedMatrix {
 pub fn tensor(gpu: &mut GpuBackend<impl Executor>, rows: &[f32], width: usize) -> Tensor {
     let table = gpu.matrix(floats(rows, width)).unwrap();
     let mut tensor = gpu.tensor();
-    gpu.embed(&table, &(0..table.n as u32).collect::<Vec<_>>(), &mut tensor).unwrap();
+    gpu.embed(&table, &(0..table.n as u32).collect::<Vec<_>>(), 1.0, &mut tensor).unwrap();
     tensor
 }
 

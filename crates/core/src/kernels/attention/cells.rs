@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Attention, SEGMENT, Scratch, Unit};
+use super::{Attention, Scratch, Unit};
 use crate::parallel::Chunks;
 use crate::simd::Isa;
 use crate::{Error, Result};
@@ -50,15 +50,12 @@ impl Cell<'_> {
         let queries = attention.queries_of(&self.unit);
         attention.start(queries, &mut scratch.total);
         scratch.segment.resize(attention.state_len(queries), 0.0);
-        for segment in 0..=attention.tile_of(&self.unit) / SEGMENT {
-            attention.segment(
-                isa,
-                &self.unit,
-                segment,
-                segment == 0,
-                &mut scratch.tile,
-                &mut scratch.segment,
-            );
+        let rows = &self.unit.rows;
+        let segments = attention.segments(rows.start, rows.end - 1);
+        for segment in segments.clone() {
+            let first = segment == segments.start;
+            let Scratch { tile, segment: state, .. } = &mut *scratch;
+            attention.segment(isa, &self.unit, segment, first, tile, state);
             attention.fold(isa, queries, &mut scratch.total, &scratch.segment);
         }
         self.finish(&scratch.total);

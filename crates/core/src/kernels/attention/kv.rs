@@ -33,7 +33,11 @@ impl Kv {
     /// [`Error::Shape`] when the heads do not divide, [`Error::OutOfMemory`] when there is no room for that many
     /// positions.
     pub fn new(shape: AttentionShape, capacity: usize) -> Result<Self> {
-        let AttentionShape { n_heads, n_kv_heads, head_dim } = shape;
+        let AttentionShape { n_heads, n_kv_heads, head_dim, window } = shape;
+        if window == Some(0) {
+            let problem = "a window of no positions, expected at least the query's own".to_owned();
+            return Err(Error::Shape { what: "attention".into(), problem });
+        }
         if n_heads == 0 || n_kv_heads == 0 || head_dim == 0 || n_heads % n_kv_heads != 0 {
             let problem = format!("{n_heads} heads of {head_dim} over {n_kv_heads} kv heads");
             return Err(Error::Shape { what: "attention".into(), problem });

@@ -3,7 +3,8 @@
 //!
 //! Positions are taken in tiles of 16 and segments of 8 tiles, both counted from position 0. A query visits the tiles
 //! of a segment in order; the segments are added in order. So a result depends on the query's position alone: neither
-//! on the chunk of the prompt that it comes in nor on the threads, which may compute segments apart.
+//! on the chunk of the prompt that it comes in nor on the threads, which may compute segments apart. What lies before a
+//! query's window has weight zero, and a segment of which it sees nothing changes nothing.
 
 mod cells;
 mod kv;
@@ -23,6 +24,8 @@ use crate::{Error, Result};
 pub const TILE: usize = LANES;
 /// Tiles of a segment.
 const SEGMENT: usize = 8;
+/// Positions of a segment.
+const SEGMENT_LEN: usize = TILE * SEGMENT;
 
 /// Queries `[row][n_heads * head_dim]` at positions `pos..pos + rows`, and the cache that they look at.
 #[derive(Clone, Copy)]
@@ -84,6 +87,16 @@ impl<'a> Attention<'a> {
         start.saturating_sub(self.pos)..(start + TILE - self.pos).min(self.rows)
     }
 
+    /// The first position that row `row` sees.
+    fn first_seen(&self, row: usize) -> usize {
+        self.kv.shape().first_seen(self.pos + row)
+    }
+
+    /// The segments that the rows from `first` to `last` look at.
+    fn segments(&self, first: usize, last: usize) -> Range<usize> {
+        self.first_seen(first) / SEGMENT_LEN..(self.pos + last) / SEGMENT_LEN + 1
+    }
+
     /// The tile of positions that a unit's rows lie in.
     fn tile_of(&self, unit: &Unit) -> usize {
         (self.pos + unit.rows.start) / TILE
@@ -130,14 +143,19 @@ impl<'a> Attention<'a> {
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     attention: Attention<'a>,
+    first_segment: usize,
     segments: usize,
 }
 
 impl<'a> Attention<'a> {
     /// The work in parts, if all rows lie in one tile of positions and look at several segments.
     pub fn parts(self) -> Option<Parts<'a>> {
-        let segments = (self.pos + self.rows).div_ceil(TILE * SEGMENT);
-        (self.row_tiles() == 1 && segments > 1).then_some(Parts { attention: self, segments })
+        if self.row_tiles() != 1 {
+            return None;
+        }
+        let segments = self.segments(0, self.rows - 1);
+        let parts = Parts { attention: self, first_segment: segments.start, segments: segments.len() };
+        (parts.segments > 1).then_some(parts)
     }
 }
 
@@ -159,7 +177,8 @@ impl Parts<'_> {
     /// Computes part `index` into `state`, [`Parts::state_len`] floats.
     pub fn compute(&self, isa: Isa, scratch: &mut Scratch, index: usize, state: &mut [f32]) {
         let unit = self.unit(index / self.segments);
-        self.attention.segment(isa, &unit, index % self.segments, true, &mut scratch.tile, state);
+        let segment = self.first_segment + index % self.segments;
+        self.attention.segment(isa, &unit, segment, true, &mut scratch.tile, state);
     }
 
     /// Puts the states of all parts, in their order, together.

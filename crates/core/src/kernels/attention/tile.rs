@@ -113,7 +113,10 @@ impl Kernel for Segment<'_> {
             }
         }
         for (query, weights) in scratch.weights.iter_mut().enumerate() {
-            (state.max[query], state.sum[query]) = soften(s, &mut weights[..count], seen_in_own(query));
+            let first_seen = attention.first_seen(unit.rows.start + query / kv.group());
+            let unseen = first_seen.saturating_sub(start * TILE);
+            (state.max[query], state.sum[query]) =
+                soften(s, &mut weights[..count], unseen, seen_in_own(query));
         }
         state.out.fill(0.0);
         if few {
@@ -224,13 +227,16 @@ impl<T: Lanes, const Q: usize> Kernel for Scores<'_, T, Q> {
     }
 }
 
-/// Turns scores into weights, `e^(score - max)`; the last tile counts up to `seen_in_last`, the rest gets weight zero.
-/// The largest score and the sum of the weights.
+/// Turns scores into weights, `e^(score - max)`; the first `unseen` positions and those of the last tile from `seen_in_last`
+/// on get weight zero. The largest score, minus infinity where nothing is seen, and the sum of the weights.
 #[inline(always)]
-fn soften<S: Simd>(s: S, scores: &mut [[f32; LANES]], seen_in_last: usize) -> (f32, f32) {
+fn soften<S: Simd>(s: S, scores: &mut [[f32; LANES]], unseen: usize, seen_in_last: usize) -> (f32, f32) {
     if let Some(last) = scores.last_mut() {
         last[seen_in_last..].fill(f32::NEG_INFINITY);
     }
+    let positions = scores.as_flattened_mut();
+    let unseen = unseen.min(positions.len());
+    positions[..unseen].fill(f32::NEG_INFINITY);
     let mut max = s.splat(f32::NEG_INFINITY);
     for scores in &*scores {
         max = s.max(max, s.load(scores));

@@ -1,21 +1,18 @@
-//! Llama: RMSNorm, rotary embedding, grouped-query attention, SwiGLU (Touvron et al. 2023, Grattafiori et al. 2024).
-//! Llama 1 to 3, SmolLM, and what shares their shape.
+//! What the architectures share: embedding, layers, the last norm and the output matrix, and how they are loaded.
 
-mod config;
-
-pub use config::{LlamaConfig, SpecialTokens, parse, tensors_of};
-
-use super::Weights;
+use super::{ModelConfig, TensorKind, TensorSpec, Weights, gemma3, llama, norm};
 use crate::kv_cache::KvCache;
 use crate::{Error, Result};
-use lowbit_core::backend::{AttentionShape, Backend, Gate, Norm};
+use lowbit_core::backend::Backend;
 use std::ops::Range;
 
-/// The weights of a Llama model on a device.
-pub struct Llama<B: Backend> {
-    config: LlamaConfig,
+/// The weights of a model on a device.
+pub struct Transformer<B: Backend> {
+    config: ModelConfig,
     embedding: B::Matrix,
     rope: B::Rope,
+    /// Of layers with a window, where it is another one.
+    local_rope: Option<B::Rope>,
     layers: Vec<Layer<B>>,
     output_norm: B::Vector,
     /// `None` when the embedding is the output matrix too.
@@ -23,27 +20,57 @@ pub struct Llama<B: Backend> {
     scratch: Scratch<B>,
 }
 
-struct Layer<B: Backend> {
-    attn_norm: B::Vector,
-    q: B::Matrix,
-    k: B::Matrix,
-    v: B::Matrix,
-    attn_output: B::Matrix,
-    ffn_norm: B::Vector,
-    gate: B::Matrix,
-    up: B::Matrix,
-    down: B::Matrix,
+enum Layer<B: Backend> {
+    Llama(llama::Layer<B>),
+    Gemma3(gemma3::Layer<B>),
+}
+
+impl<B: Backend> Layer<B> {
+    fn run(&self, step: Step<'_, B>, kv: &mut B::Kv) -> Result<()> {
+        match self {
+            Self::Llama(layer) => layer.run(step, kv),
+            Self::Gemma3(layer) => layer.run(step, kv),
+        }
+    }
+}
+
+/// What layers of every architecture have.
+pub(super) struct Block<B: Backend> {
+    pub attn_norm: B::Vector,
+    pub q: B::Matrix,
+    pub k: B::Matrix,
+    pub v: B::Matrix,
+    pub attn_output: B::Matrix,
+    pub ffn_norm: B::Vector,
+    pub gate: B::Matrix,
+    pub up: B::Matrix,
+    pub down: B::Matrix,
+}
+
+/// What a layer runs with.
+pub(super) struct Step<'a, B: Backend> {
+    pub backend: &'a mut B,
+    /// Position of the first row.
+    pub pos: usize,
+    /// Of the norms.
+    pub eps: f32,
+    pub rope: &'a B::Rope,
+    pub local_rope: &'a B::Rope,
+    /// The residual stream: `[rows][d_model]`.
+    pub x: &'a mut B::Tensor,
+    /// `[rows][n_heads * head_dim]`
+    pub queries: &'a mut B::Tensor,
+    /// `[rows][n_heads * head_dim]`
+    pub attention: &'a mut B::Tensor,
+    /// `[rows][ffn_dim]`
+    pub hidden: &'a mut B::Tensor,
 }
 
 /// Activations; they keep their memory from call to call.
 struct Scratch<B: Backend> {
-    /// The residual stream: `[rows][d_model]`.
     x: B::Tensor,
-    /// `[rows][n_heads * head_dim]`
     queries: B::Tensor,
-    /// `[rows][n_heads * head_dim]`
     attention: B::Tensor,
-    /// `[rows][ffn_dim]`
     hidden: B::Tensor,
 }
 
@@ -65,30 +92,22 @@ impl From<Range<usize>> for Wanted {
 /// Sees the residual stream after every layer: the layer's number and `[rows][d_model]`.
 pub type Observer<'a> = &'a mut dyn FnMut(usize, Vec<f32>);
 
-impl<B: Backend> Llama<B> {
+impl<B: Backend> Transformer<B> {
     /// Moves the weights to the device and prepares for `context` positions.
-    pub fn load(config: LlamaConfig, weights: &impl Weights<B>, backend: &B, context: usize) -> Result<Self> {
+    pub fn load(config: ModelConfig, weights: &impl Weights<B>, backend: &B, context: usize) -> Result<Self> {
         config.validate()?;
         let load = Loader { tensors: config.tensors(), weights, backend };
-        let layer = |i: usize| {
-            let matrix = |name: &str| load.matrix(&format!("blk.{i}.{name}.weight"));
-            let vector = |name: &str| load.vector(&format!("blk.{i}.{name}.weight"));
-            Ok(Layer {
-                attn_norm: vector("attn_norm")?,
-                q: matrix("attn_q")?,
-                k: matrix("attn_k")?,
-                v: matrix("attn_v")?,
-                attn_output: matrix("attn_output")?,
-                ffn_norm: vector("ffn_norm")?,
-                gate: matrix("ffn_gate")?,
-                up: matrix("ffn_up")?,
-                down: matrix("ffn_down")?,
-            })
+        let head_dim = config.head_dim;
+        let layer = |i: usize| match &config.gemma3 {
+            None => llama::Layer::load(&load, i).map(Layer::Llama),
+            Some(gemma3) => gemma3::Layer::load(&load, gemma3, head_dim, i).map(Layer::Gemma3),
         };
         let output = || load.matrix("output.weight");
+        let local_rope = config.gemma3.as_ref().map(|gemma3| gemma3.local_rope.table(head_dim, context));
         Ok(Self {
             embedding: load.matrix("token_embd.weight")?,
-            rope: backend.rope(config.rope.table(config.head_dim, context))?,
+            rope: backend.rope(config.rope.table(head_dim, context))?,
+            local_rope: local_rope.map(|table| backend.rope(table)).transpose()?,
             layers: (0..config.n_layers).map(layer).collect::<Result<_>>()?,
             output_norm: load.vector("output_norm.weight")?,
             output: (!config.tied_embeddings).then(output).transpose()?,
@@ -103,7 +122,7 @@ impl<B: Backend> Llama<B> {
     }
 
     /// The hyper-parameters.
-    pub fn config(&self) -> &LlamaConfig {
+    pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
@@ -122,7 +141,7 @@ impl<B: Backend> Llama<B> {
     ) -> Result<()> {
         self.run_layers(backend, cache, ids, pos, self.layers.len(), observer)?;
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        let norm = Norm { weight: &self.output_norm, eps: self.config.rms_eps };
+        let norm = norm(&self.output_norm, self.config.rms_eps);
         let x = &self.scratch.x;
         match wanted.into() {
             Wanted::Logits(rows) => backend.logits(x, rows, norm, output)?,
@@ -155,18 +174,13 @@ impl<B: Backend> Llama<B> {
     ) -> Result<()> {
         self.check(cache, ids, pos)?;
         let eps = self.config.rms_eps;
-        let norm = |weight| Norm { weight, eps };
+        let rope = &self.rope;
+        let local_rope = self.local_rope.as_ref().unwrap_or(rope);
         let Scratch { x, queries, attention, hidden } = &mut self.scratch;
 
-        backend.embed(&self.embedding, ids, x)?;
+        backend.embed(&self.embedding, ids, self.config.embedding_scale(), x)?;
         for (i, (layer, kv)) in self.layers.iter().zip(cache.layers_mut()).enumerate().take(layers) {
-            let qkv = [&layer.q, &layer.k, &layer.v];
-            backend.attention_input(x, norm(&layer.attn_norm), qkv, &self.rope, pos, kv, queries)?;
-            backend.attention(queries, kv, pos, attention)?;
-            backend.linear_add(attention, &layer.attn_output, x)?;
-
-            backend.gated(x, norm(&layer.ffn_norm), Gate::Silu, [&layer.gate, &layer.up], hidden)?;
-            backend.linear_add(hidden, &layer.down, x)?;
+            layer.run(Step { backend, pos, eps, rope, local_rope, x, queries, attention, hidden }, kv)?;
             if let Some(observe) = &mut observer {
                 observe(i, backend.read(x)?);
             }
@@ -187,34 +201,54 @@ impl<B: Backend> Llama<B> {
     }
 }
 
-impl LlamaConfig {
-    /// The shape of every layer's attention.
-    pub fn attention(&self) -> AttentionShape {
-        AttentionShape { n_heads: self.n_heads, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
-    }
+/// The name of a tensor of layer `i`.
+pub(super) fn name_of(i: usize, name: &str) -> String {
+    format!("blk.{i}.{name}.weight")
 }
 
 /// Moves tensors to the device after comparing their sizes with what the configuration demands.
-struct Loader<'a, B, W> {
-    tensors: Vec<super::TensorSpec>,
+pub(super) struct Loader<'a, B, W> {
+    tensors: Vec<TensorSpec>,
     weights: &'a W,
     backend: &'a B,
 }
 
 impl<B: Backend, W: Weights<B>> Loader<'_, B, W> {
+    /// What layer `i` has in every architecture.
+    pub(super) fn block(&self, i: usize) -> Result<Block<B>> {
+        let matrix = |name| self.matrix(&name_of(i, name));
+        let vector = |name| self.vector(&name_of(i, name));
+        Ok(Block {
+            attn_norm: vector("attn_norm")?,
+            q: matrix("attn_q")?,
+            k: matrix("attn_k")?,
+            v: matrix("attn_v")?,
+            attn_output: matrix("attn_output")?,
+            ffn_norm: vector("ffn_norm")?,
+            gate: matrix("ffn_gate")?,
+            up: matrix("ffn_up")?,
+            down: matrix("ffn_down")?,
+        })
+    }
+
     fn matrix(&self, name: &str) -> Result<B::Matrix> {
         let (kind, matrix) = self.weights.matrix(name, self.backend)?;
         self.expect(name, kind)?;
         Ok(matrix)
     }
 
-    fn vector(&self, name: &str) -> Result<B::Vector> {
-        let values = self.weights.vector(name)?;
-        self.expect(name, super::TensorKind::Vector { len: values.len() })?;
+    pub(super) fn vector(&self, name: &str) -> Result<B::Vector> {
+        self.scaled_vector(name, 1.0)
+    }
+
+    pub(super) fn scaled_vector(&self, name: &str, scale: f32) -> Result<B::Vector> {
+        let mut values = self.weights.vector(name)?;
+        self.expect(name, TensorKind::Vector { len: values.len() })?;
+        values.iter_mut().for_each(|x| *x *= scale);
         Ok(self.backend.vector(values)?)
     }
 
-    fn expect(&self, name: &str, found: super::TensorKind) -> Result<()> {
+    fn expect(&self, name: &str, found: TensorKind) -> Result<()> {
         let expected = match self.tensors.iter().find(|t| t.name == name) {
             Some(t) if t.kind == found => return Ok(()),
             Some(t) => t.kind.to_string(),

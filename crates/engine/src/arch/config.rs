@@ -1,12 +1,13 @@
-//! The hyper-parameters of a Llama model and the tensors that follow from them.
+//! The hyper-parameters of a model.
 
-use crate::arch::rope::RopeConfig;
-use crate::arch::{TensorKind, TensorSpec, check};
+use super::{Gemma3Config, RopeConfig, arch, check};
 use crate::{Error, Result};
+use lowbit_core::backend::AttentionShape;
+use lowbit_core::container::Manifest;
 
-/// The hyper-parameters of a Llama model.
+/// The hyper-parameters of a model: those that all have, and those of its architecture.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct LlamaConfig {
+pub struct ModelConfig {
     /// Transformer layers.
     pub n_layers: usize,
     /// Width of the residual stream.
@@ -31,6 +32,9 @@ pub struct LlamaConfig {
     pub tied_embeddings: bool,
     /// Special tokens.
     pub tokens: SpecialTokens,
+    /// What Gemma 3 has beside; `None` for Llama.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gemma3: Option<Gemma3Config>,
 }
 
 /// Tokens with a meaning of their own.
@@ -47,7 +51,28 @@ pub struct SpecialTokens {
 /// Sizes beyond this are mistakes or attacks; products of two still fit 64 bits.
 const MAX_DIM: usize = 1 << 24;
 
-impl LlamaConfig {
+impl ModelConfig {
+    /// Reads and checks the configuration in the manifest of an artifact.
+    ///
+    /// # Errors
+    /// When the architecture is not known, or a value is missing or makes no sense; the message names it.
+    pub fn of(manifest: &Manifest) -> Result<Self> {
+        let name = arch(&manifest.architecture)?.name;
+        let problem = |problem: String| format!("{problem}; pack the model again");
+        let config: Self = serde::Deserialize::deserialize(&manifest.config)
+            .map_err(|e| Error::Config { field: name, problem: problem(e.to_string()) })?;
+        check("architecture", config.architecture() == name, || {
+            problem(format!("is {name}, but the configuration is that of {}", config.architecture()))
+        })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The name of the architecture.
+    pub fn architecture(&self) -> &'static str {
+        if self.gemma3.is_some() { "gemma3" } else { "llama" }
+    }
+
     /// Checks every value on its own and against the others.
     pub fn validate(&self) -> Result<()> {
         for (field, value, max) in [
@@ -72,6 +97,7 @@ impl LlamaConfig {
             format!("is {}, expected a finite number from 0", self.rms_eps)
         })?;
         self.rope.validate(self.head_dim)?;
+        self.gemma3.iter().try_for_each(|gemma3| gemma3.validate(self.head_dim))?;
         let specials = self.tokens.eos.iter().chain(&self.tokens.bos);
         for &id in specials {
             check("tokens", (id as usize) < self.vocab_size, || {
@@ -83,55 +109,17 @@ impl LlamaConfig {
         })
     }
 
-    /// The tensors of the model, in execution order.
-    pub fn tensors(&self) -> Vec<TensorSpec> {
-        let (d, ffn) = (self.d_model, self.ffn_dim);
-        let (q, kv) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
-        let mut tensors = vec![matrix("token_embd", "model.embed_tokens", self.vocab_size, d)];
-        for i in 0..self.n_layers {
-            let ours = |name: &str| format!("blk.{i}.{name}");
-            let theirs = |name: &str| format!("model.layers.{i}.{name}");
-            tensors.extend([
-                vector(&ours("attn_norm"), &theirs("input_layernorm"), d),
-                matrix(&ours("attn_q"), &theirs("self_attn.q_proj"), q, d),
-                matrix(&ours("attn_k"), &theirs("self_attn.k_proj"), kv, d),
-                matrix(&ours("attn_v"), &theirs("self_attn.v_proj"), kv, d),
-                matrix(&ours("attn_output"), &theirs("self_attn.o_proj"), d, q),
-                vector(&ours("ffn_norm"), &theirs("post_attention_layernorm"), d),
-                matrix(&ours("ffn_gate"), &theirs("mlp.gate_proj"), ffn, d),
-                matrix(&ours("ffn_up"), &theirs("mlp.up_proj"), ffn, d),
-                matrix(&ours("ffn_down"), &theirs("mlp.down_proj"), d, ffn),
-            ]);
-        }
-        tensors.push(vector("output_norm", "model.norm", d));
-        if !self.tied_embeddings {
-            tensors.push(matrix("output", "lm_head", self.vocab_size, d));
-        }
-        tensors
+    /// The shape of every layer's attention, in order.
+    pub fn attention(&self) -> impl Iterator<Item = AttentionShape> {
+        let Self { n_heads, n_kv_heads, head_dim, .. } = *self;
+        (0..self.n_layers).map(move |i| {
+            let window = self.gemma3.as_ref().and_then(|gemma3| gemma3.window_of(i));
+            AttentionShape { n_heads, n_kv_heads, head_dim, window }
+        })
     }
-}
 
-/// Reads and checks a configuration, and lists its tensors.
-pub fn tensors_of(config: &serde_json::Value) -> Result<Vec<TensorSpec>> {
-    Ok(parse(config)?.tensors())
-}
-
-/// Reads and checks a configuration.
-pub fn parse(config: &serde_json::Value) -> Result<LlamaConfig> {
-    let config: LlamaConfig = serde::Deserialize::deserialize(config)
-        .map_err(|e| Error::Config { field: "llama", problem: format!("{e}; pack the model again") })?;
-    config.validate()?;
-    Ok(config)
-}
-
-fn matrix(name: &str, hf_name: &str, n: usize, k: usize) -> TensorSpec {
-    spec(name, hf_name, TensorKind::Matrix { n, k })
-}
-
-fn vector(name: &str, hf_name: &str, len: usize) -> TensorSpec {
-    spec(name, hf_name, TensorKind::Vector { len })
-}
-
-fn spec(name: &str, hf_name: &str, kind: TensorKind) -> TensorSpec {
-    TensorSpec { name: format!("{name}.weight"), hf_name: format!("{hf_name}.weight"), kind }
+    /// What rows of the embedding table are multiplied by.
+    pub fn embedding_scale(&self) -> f32 {
+        self.gemma3.as_ref().map_or(1.0, |gemma3| gemma3.embedding_scale)
+    }
 }
