@@ -200,6 +200,16 @@ fn every_instruction_set_thread_and_chunk_gives_the_same_bits() {
 }
 
 #[test]
+fn a_model_without_a_chat_template_is_compared_on_plain_text() {
+    let path = folder("parity-base").join("base.gguf");
+    std::fs::write(&path, TinyModel { chat_template: None, ..TinyModel::default() }.gguf()).unwrap();
+    let parity = ["parity", "-m", path.to_str().unwrap(), "--team", "1", "--chunks", "1,7"];
+    let report = json(&parity);
+    let identical = |result: &Value| result["identical"] == true;
+    assert!(report["results"].as_array().unwrap().iter().all(identical), "{report}");
+}
+
+#[test]
 fn a_conversation_reuses_the_cache() {
     let model = tiny_gguf("chat");
     let mut child = lowbit(&["chat", "-m", &model, "--greedy", "-n", "5", "--json"])

@@ -60,6 +60,11 @@ impl Codec {
         bos.into_iter().chain(self.tokenizer.encode(text, false)).collect()
     }
 
+    /// Whether the model has a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+
     /// The tokens of a conversation that asks for the assistant's next message, by the model's chat template.
     ///
     /// # Errors

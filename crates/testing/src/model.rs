@@ -36,6 +36,8 @@ pub struct TinyModel {
     pub embedding_type: &'static str,
     /// Seed of the weights.
     pub seed: u64,
+    /// Jinja, if it has any.
+    pub chat_template: Option<&'static str>,
 }
 
 impl Default for TinyModel {
@@ -52,6 +54,7 @@ impl Default for TinyModel {
             matrix_type: "Q4_1",
             embedding_type: "Q8_0",
             seed: 1,
+            chat_template: Some(CHAT_TEMPLATE),
         }
     }
 }
@@ -116,9 +119,11 @@ impl TinyModel {
             ("tokenizer.ggml.bos_token_id", Meta::U32(1)),
             ("tokenizer.ggml.eos_token_id", Meta::U32(2)),
             ("tokenizer.ggml.add_bos_token", Meta::Bool(false)),
-            ("tokenizer.chat_template", CHAT_TEMPLATE.into()),
         ] {
             gguf.meta(key, value);
+        }
+        if let Some(template) = self.chat_template {
+            gguf.meta("tokenizer.chat_template", Meta::from(template));
         }
         for tensor in self.tensors() {
             let ty = self.type_of(&tensor);
@@ -143,7 +148,10 @@ impl TinyModel {
         let write = |name: &str, value: &Value| fs::write(folder.join(name), value.to_string());
         write("config.json", &self.config_json(vocabulary.tokens.len()))?;
         write("tokenizer.json", &vocabulary.tokenizer_json())?;
-        write("tokenizer_config.json", &json!({"chat_template": CHAT_TEMPLATE, "add_bos_token": false}))?;
+        write(
+            "tokenizer_config.json",
+            &json!({"chat_template": self.chat_template, "add_bos_token": false}),
+        )?;
         write("generation_config.json", &json!({"bos_token_id": 1, "eos_token_id": [2, 0]}))?;
         let tensors = self.tensors();
         if shards == 1 {

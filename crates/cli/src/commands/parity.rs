@@ -28,7 +28,7 @@ pub struct Parity {
     /// Instruction sets, and `gpu`, which is compared within a bound [default: every instruction set of this machine]
     #[arg(long, value_delimiter = ',', conflicts_with = "isa")]
     backends: Vec<Place>,
-    /// The question whose logits are compared
+    /// The question whose logits are compared; plain text for a model without a chat template
     #[arg(short, long, default_value = "What is the capital of France?")]
     prompt: String,
     /// Repeat the prompt's tokens to this length, so that long chunks are used
@@ -209,7 +209,15 @@ impl Job for &Parity {
     type Output = Vec<Trace>;
 
     fn run_on<B: Backend>(self, Loaded { mut model, .. }: Loaded<B>) -> Result<Vec<Trace>> {
-        let prompt = model.codec().encode_chat(&[Message::new("user", self.prompt.clone())])?;
+        let codec = model.codec();
+        let prompt = if codec.has_chat_template() {
+            codec.encode_chat(&[Message::new("user", self.prompt.clone())])?
+        } else {
+            codec.encode(&self.prompt)
+        };
+        if prompt.is_empty() {
+            return Err(lowbit_engine::Error::EmptyPrompt.into());
+        }
         let length = self.length.map_or(prompt.len(), NonZeroUsize::get);
         if length > model.context() {
             return Err(lowbit_engine::Error::ContextFull { tokens: length, context: model.context() }.into());

@@ -229,7 +229,7 @@ impl Planes {
 
     /// A whole matrix of `n` rows from planes that hold all of them.
     pub fn into_matrix(self, name: &str, n: usize) -> Result<PackedMatrix> {
-        let planes = self.all().map(|plane| Bytes::copy_of(plane));
+        let planes = self.all().map(Bytes::copy_of);
         PackedMatrix::new(name, self.format, n, self.k, planes)
     }
 }
