@@ -1,7 +1,7 @@
 //! What is remembered of a device and a model, and what is told of it.
 
 use crate::attention::CHUNK;
-use crate::kernels::{Kernels, Products};
+use crate::kernels::{Features, Kernels};
 use crate::shader::{Shader, fingerprint};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -33,23 +33,21 @@ pub struct Key {
     shaders: String,
     device: String,
     model: String,
-    dot4: bool,
+    features: Features,
 }
 
 impl Key {
-    /// The device as it calls itself, the shape of the model, and whether products of signed bytes are among the variants.
-    pub fn new(device: String, model: String, dot4: bool) -> Self {
+    /// The device as it calls itself, the shape of the model, and what variants may use.
+    pub fn new(device: String, model: String, features: Features) -> Self {
         let (version, shaders) =
             (env!("CARGO_PKG_VERSION").to_owned(), format!("{:016x}", Shader::fingerprint()));
-        Self { version, shaders, device, model, dot4 }
+        Self { version, shaders, device, model, features }
     }
 
     /// Whether variants are among those that may be chosen.
-    fn allows(&self, Kernels { products, gemm_rows, split }: Kernels) -> bool {
-        (self.dot4 || products == Products::Float)
-            && gemm_rows > 1
-            && split > 0
-            && split.is_multiple_of(CHUNK)
+    fn allows(&self, kernels: Kernels) -> bool {
+        let Kernels { gemm_rows, split, .. } = kernels;
+        self.features.allow(kernels) && gemm_rows > 1 && split > 0 && split.is_multiple_of(CHUNK)
     }
 }
 

@@ -10,7 +10,9 @@ use lowbit_core::format::{Codes, Format};
 use lowbit_core::simd::Scalar;
 use lowbit_core::{PackedMatrix, Result};
 use lowbit_engine::convert;
-use lowbit_gpu::{BufferId, Executor, GpuBackend, Kernels, MAX_BINDING, Matrix, Native, Products, Tensor};
+use lowbit_gpu::{
+    BufferId, Executor, Extensions, GpuBackend, Kernels, MAX_BINDING, Matrix, Native, Products, Tensor,
+};
 use lowbit_testing::TinyModel;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -189,8 +191,12 @@ pub fn dequantized(x: &[f32]) -> Vec<f64> {
     values.take(x.len()).collect()
 }
 
+const FLOAT: Kernels =
+    Kernels { products: Products::Float, gemm_rows: 16, split: 128, extensions: Extensions::NONE };
+const DOT4: Kernels = Kernels { products: Products::Dot4, ..FLOAT };
+/// All extensions, of which a device uses what it offers.
+pub const EXTENDED: Extensions = Extensions { subgroups: true, f16: true };
+
 /// The variants that tests run with.
-pub const KERNELS: [Kernels; 2] = [
-    Kernels { products: Products::Float, gemm_rows: 16, split: 128 },
-    Kernels { products: Products::Dot4, gemm_rows: 16, split: 128 },
-];
+pub const KERNELS: [Kernels; 4] =
+    [FLOAT, DOT4, Kernels { extensions: EXTENDED, ..FLOAT }, Kernels { extensions: EXTENDED, ..DOT4 }];
