@@ -45,7 +45,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     @builtin(subgroup_size) size: u32, @builtin(subgroup_invocation_id) id: u32) {
   let most = min(size, LANES);
   let first = lane - id;
-  let follows = first % most == 0u && first == subgroupBroadcastFirst(first);
+  let first_of_all = subgroupBroadcastFirst(first);
+  let follows = first == first_of_all && first % most == 0u;
   span = select(1u, most, subgroupAdd(select(0u, 1u, follows)) == most);
   if (span == 1u) {
     atomicStore(&scattered, 1u);

@@ -165,31 +165,23 @@ impl Shader {
     fn of_tile(tile: Tile) -> Vec<Self> {
         let mut all = Vec::new();
         let gated = |formats| [false, true].map(|gelu| Self::Gated { formats, tile, gelu });
-        let input = |formats| {
-            [RopeStyle::Half, RopeStyle::Interleaved].map(|style| Self::AttentionInput {
-                formats,
-                tile,
-                style,
-            })
+        let qkv = |formats: [Format; 3]| {
+            let is_one = tile.makes_attention_input(&formats);
+            let styles = [RopeStyle::Half, RopeStyle::Interleaved].into_iter().filter(move |_| is_one);
+            let input = styles.map(move |style| Self::AttentionInput { formats, tile, style });
+            input.chain([Self::Qkv { formats, tile }])
         };
         for format in FORMATS.iter().map(|spec| spec.format).filter(|format| tile.takes(&[*format])) {
             all.extend([false, true].map(|add| Self::Linear { format, tile, add }));
             if tile.extensions == Extensions::NONE {
                 all.extend(gated([format; 2]));
-                all.push(Self::Qkv { formats: [format; 3], tile });
-                all.extend(
-                    tile.makes_attention_input(&[format; 3])
-                        .then(|| input([format; 3]))
-                        .into_iter()
-                        .flatten(),
-                );
+                all.extend(qkv([format; 3]));
             }
         }
         let mixtures = [[Format::Q4m, Format::Q5, Format::F16], [Format::Q8, Format::Q4, Format::Q4m]];
         for mixture in mixtures.into_iter().filter(|mixture| tile.takes(mixture)) {
             all.extend(gated([mixture[0], mixture[2]]));
-            all.push(Self::Qkv { formats: mixture, tile });
-            all.extend(tile.makes_attention_input(&mixture).then(|| input(mixture)).into_iter().flatten());
+            all.extend(qkv(mixture));
         }
         all
     }

@@ -152,17 +152,13 @@ impl Tuning {
                 best = other;
             }
         }
-        let with = |kernels: Kernels, subgroups, f16| {
-            let extensions = Extensions { subgroups, f16 }.only(self.features.extensions);
-            Kernels { extensions, ..kernels }
-        };
-        let other = with(best, true, false);
+        let other = self.extended(best, Extensions { subgroups: true, ..best.extensions });
         if other != best && is_quicker(time(decode(other)), time(decode(best))) {
             best = other;
         }
         best.gemm_rows = gemm_rows(best, time);
         let mut deep = |kernels| time(Trial { kernels, rows: 1, pos: self.depth });
-        let other = with(best, best.extensions.subgroups, true);
+        let other = self.extended(best, Extensions { f16: true, ..best.extensions });
         if other != best && is_quicker(deep(other), deep(best)) {
             best = other;
         }
@@ -176,6 +172,11 @@ impl Tuning {
             }
         }
         best
+    }
+
+    /// The same variants with these extensions, as far as the device offers them.
+    fn extended(&self, kernels: Kernels, extensions: Extensions) -> Kernels {
+        Kernels { extensions: extensions.only(self.features.extensions), ..kernels }
     }
 }
 
