@@ -175,7 +175,7 @@ describe('with an adapter', () => {
   test('subgroups are used where the adapter has them and they compute rightly', async () => {
     suite.server.faults.set(WORKER, { before: PRETEND });
     await load(page, { device: 'webgpu', threads: 1 });
-    await rewrite({ extensions: { subgroups: true, f16: false } });
+    await rewrite({ extensions: 1 }); // subgroups
     const ways = [
       ['', /\+subgroups \(remembered/],
       [SCATTER, /\+subgroups \(remembered/],

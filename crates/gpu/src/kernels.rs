@@ -33,6 +33,7 @@ pub struct Kernels {
 
 /// Extensions of WGSL. They change how values are read and sums are made, not what is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "u8", from = "u8")]
 pub struct Extensions {
     /// `subgroups`: lanes add what others hold without going through memory.
     pub subgroups: bool,
@@ -41,7 +42,7 @@ pub struct Extensions {
 }
 
 /// What a device can do beyond what every one can.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// Multiplies signed bytes, four at a time.
     pub dot4: bool,
@@ -69,6 +70,19 @@ impl Extensions {
             .into_iter()
             .filter_map(|(used, directive)| used.then_some(directive))
             .collect()
+    }
+}
+
+impl From<Extensions> for u8 {
+    /// A bit each, in the order of the fields.
+    fn from(Extensions { subgroups, f16 }: Extensions) -> Self {
+        Self::from(subgroups) | Self::from(f16) << 1
+    }
+}
+
+impl From<u8> for Extensions {
+    fn from(bits: u8) -> Self {
+        Self { subgroups: bits & 1 != 0, f16: bits & 2 != 0 }
     }
 }
 

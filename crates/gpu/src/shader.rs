@@ -142,7 +142,7 @@ impl Tile {
 
 macro_rules! wgsl {
     ($path:literal) => {
-        include_str!(concat!("../../../shaders/", $path, ".wgsl"))
+        include_str!(concat!(env!("OUT_DIR"), "/shaders/", $path, ".wgsl"))
     };
 }
 
@@ -186,10 +186,8 @@ impl Shader {
         all
     }
 
-    /// A number that is another one when any shader is.
-    pub fn fingerprint() -> u64 {
-        fingerprint(Self::all().into_iter().flat_map(|shader| shader.source().into_bytes()))
-    }
+    /// Another one, most likely, when any shader is.
+    pub(crate) const FINGERPRINT: &str = env!("LOWBIT_SHADERS");
 
     /// The whole WGSL text; its entry point is `main`.
     pub fn source(self) -> String {
@@ -277,13 +275,6 @@ impl Shader {
             _ => Extensions::NONE,
         }
     }
-}
-
-/// A number that is most likely another one for other bytes (FNV-1a).
-pub(crate) fn fingerprint(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0100_0000_01b3;
-    bytes.into_iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 impl fmt::Display for Tile {

@@ -8,7 +8,7 @@ use lowbit_core::backend::{CpuBackend, at_once};
 use lowbit_core::container::parse_header;
 use lowbit_core::simd::Isa;
 use lowbit_engine::{Probe, ProbeShape};
-use lowbit_gpu::{Choice, Features, GpuBackend, Key, Origin, Record, Tuning};
+use lowbit_gpu::{Choice, Extensions, Features, GpuBackend, Key, Origin, Record, Tuning};
 use std::time::Duration;
 use wasm_bindgen::prelude::*;
 
@@ -26,24 +26,26 @@ pub struct Tuner {
 
 #[wasm_bindgen]
 impl Tuner {
-    /// The fixed choice, until something is recalled or measured. `adapter` is what the GPU calls itself, `features` what it
-    /// can do, as [`Features`] in JSON; the others are as for [`GpuArtifact`](crate::gpu::GpuArtifact), but that `options` has
-    /// the threads that the CPU would have.
+    /// The fixed choice, until something is recalled or measured. `adapter` is what the GPU calls itself, `dot4`, `subgroups`
+    /// and `f16` what it can do; the others are as for [`GpuArtifact`](crate::gpu::GpuArtifact), but that `options` has the
+    /// threads that the CPU would have.
     #[wasm_bindgen(constructor)]
     pub fn new(
         name: &str,
         header: &[u8],
         adapter: String,
         options: &str,
-        features: &str,
+        dot4: bool,
+        subgroups: bool,
+        f16: bool,
     ) -> Result<Tuner, JsValue> {
         let options: StartOptions = parse(options)?;
         let header = parse_header(name, header, None).and_then(|parsed| parsed.complete(name));
         let header = header.map_err(Failure::from)?;
         let activations = options.activations.unwrap_or(header.manifest.activations);
-        let mut features: Features = parse(features)?;
         // What is as exact as bytes serves no model that asks for more.
-        features.dot4 &= activations == Activations::A8;
+        let dot4 = dot4 && activations == Activations::A8;
+        let features = Features { dot4, extensions: Extensions { subgroups, f16 } };
         let shape = ProbeShape::new(&header).map_err(Failure::from)?;
         let key = Key::new(adapter, format!("{shape}, {}", activations.name()), features);
         let tuning = Tuning::new(features, shape.last_position(), Tuning::BUDGET);

@@ -66,7 +66,8 @@ export class Gpu {
     const has = (feature: GPUFeatureName) => device.features.has(feature);
     this.features = {
       dot4: navigator.gpu.wgslLanguageFeatures.has('packed_4x8_integer_dot_product'),
-      extensions: { subgroups: has('subgroups'), f16: has('shader-f16') },
+      subgroups: has('subgroups'),
+      f16: has('shader-f16'),
     };
     this.#step = device.createBuffer({ label: 'step', size: 16, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
     device.onuncapturederror = ({ error }) => this.#fail(new LowbitError('device', `GPU: ${error.message}`));
@@ -90,8 +91,8 @@ export class Gpu {
     }
   }
 
-  /** What it can do beyond what every GPU can, as `Features` in `crates/gpu/src/kernels.rs`. */
-  readonly features: object;
+  /** What it can do beyond what every GPU can: `Features` of `crates/gpu/src/kernels.rs`. */
+  readonly features: Record<'dot4' | 'subgroups' | 'f16', boolean>;
 
   /** Whether anything has gone wrong, other than a result. */
   get hasFailed(): boolean {

@@ -224,7 +224,7 @@ fn a_damaged_record_is_none() {
         ("\"gemm_rows\":32", "\"gemm_rows\":-1"),
         ("\"split\":128", "\"split\":0"),
         ("\"split\":128", "\"split\":100"),
-        ("\"subgroups\":false,\"f16\":false}},", "\"subgroups\":true,\"f16\":false}},"),
+        ("\"split\":128,\"extensions\":0", "\"split\":128,\"extensions\":1"),
         ("\"shaders\":\"", "\"shaders\":\"0"),
     ] {
         assert!(text.contains(sound), "{text}");
