@@ -55,7 +55,7 @@ impl Extensions {
     pub const NONE: Self = Self { subgroups: false, f16: false };
 
     /// Those of them that `used` names.
-    pub(crate) fn only(self, used: Self) -> Self {
+    pub fn only(self, used: Self) -> Self {
         Self { subgroups: self.subgroups && used.subgroups, f16: self.f16 && used.f16 }
     }
 

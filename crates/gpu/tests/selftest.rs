@@ -11,7 +11,7 @@ use lowbit_core::container::Header;
 use lowbit_engine::{LoadOptions, SelfTest, Upload};
 use lowbit_gpu::{Executor, Extensions, GpuBackend, Kernels, Native, Plan};
 use lowbit_testing::TinyModel;
-use support::{EXTENDED, artifact, native};
+use support::{EXTENDED, artifact, gpu, native};
 
 fn header() -> Header {
     artifact(&TinyModel::default()).header().clone()
@@ -48,7 +48,7 @@ fn a_device_that_computes_rightly_passes() {
     for extensions in [Extensions::NONE, EXTENDED] {
         let kernels = Kernels { extensions, ..Kernels::default() };
         let mut test = SelfTest::new(&header(), Activations::A16).unwrap();
-        at_once(test.poll(&mut GpuBackend::with(native(), kernels))).unwrap();
+        at_once(test.poll(&mut gpu(kernels))).unwrap();
     }
 }
 

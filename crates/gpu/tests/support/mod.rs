@@ -20,7 +20,14 @@ use std::rc::Rc;
 pub type Gpu = GpuBackend<Native>;
 
 pub fn gpu(kernels: Kernels) -> Gpu {
-    GpuBackend::with(native(), kernels)
+    let native = native();
+    let kernels = offered(kernels, &native);
+    GpuBackend::with(native, kernels)
+}
+
+/// The variants with no more extensions than the device has.
+fn offered(kernels: Kernels, native: &Native) -> Kernels {
+    Kernels { extensions: kernels.extensions.only(native.features().extensions), ..kernels }
 }
 
 pub fn native() -> Native {
@@ -82,7 +89,9 @@ pub struct Narrow {
 /// Such a GPU, and what to set its buffers' size with.
 pub fn narrow(kernels: Kernels) -> (GpuBackend<Narrow>, Rc<Cell<u64>>) {
     let max_binding = Rc::new(Cell::new(MAX_BINDING));
-    let narrow = Narrow { native: native(), max_binding: max_binding.clone() };
+    let native = native();
+    let kernels = offered(kernels, &native);
+    let narrow = Narrow { native, max_binding: max_binding.clone() };
     (GpuBackend::with(narrow, kernels), max_binding)
 }
 
