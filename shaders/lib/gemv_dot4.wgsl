@@ -2,7 +2,7 @@
 fn $_product(tile: u32, row: u32, lane: u32) -> array<vec4<f32>, HELD> {
   let columns = lane % 4u;
   var sums = array<vec4<f32>, ROWS>();
-  for (var b = lane / 4u; b < params.blocks; b += SLICES) {
+  for (var b = lane / 4u % SLICES; b < params.blocks; b += SLICES) {
     let block = tile * params.blocks + b;
     var dots = array<vec4<i32>, ROWS>();
     for (var half = 0u; half < 2u; half++) {

@@ -2,7 +2,7 @@
 fn $_product(tile: u32, row: u32, lane: u32) -> array<vec4<f32>, HELD> {
   let columns = lane % 4u;
   var sums = array<vec4<f32>, ROWS>();
-  for (var b = lane / 4u; b < params.blocks; b += SLICES) {
+  for (var b = lane / 4u % SLICES; b < params.blocks; b += SLICES) {
     let block = tile * params.blocks + b;
     for (var first = 0u; first < 8u; first += 8u / $_GROUPS) {
       var terms = array<vec4<f32>, ROWS>();

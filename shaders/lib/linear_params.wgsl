@@ -8,7 +8,12 @@ struct Params {
   blocks: u32,
   // Floats from one row of the output to the next.
   stride: u32,
-  unused: u32,
+  // Where queries, keys and values are made: coordinates of a head, and positions of the cache and of the rotary table.
+  head_dim: u32,
+  capacity: u32,
+  positions: u32,
+  unused_a: u32,
+  unused_b: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -24,8 +24,8 @@ struct Params {
 @group(0) @binding(2) var<storage, read> queries: array<f32>;
 // Rows of attention or, where PARTIAL, `[row][head][split][head_dim + 2]`: the weighted sum, the maximum, the sum of weights.
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
-@group(0) @binding(4) var<storage, read> keys: array<u32>;
-@group(0) @binding(5) var<storage, read> values: array<u32>;
+@group(0) @binding(4) var<storage, read> keys: array<Halves>;
+@group(0) @binding(5) var<storage, read> values: array<Halves>;
 
 const LANES: u32 = 64u;
 const QUERIES: u32 = HEADS * TILE_ROWS;
@@ -42,8 +42,7 @@ fn head_of(first: u32, i: u32) -> u32 {
   return first + i % HEADS;
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn run(group: vec3<u32>, lane: u32) {
   let split = group.x % params.splits;
   let first_head = group.x / params.splits * HEADS;
   let first_row = group.y * TILE_ROWS;
@@ -73,7 +72,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       var scores = array<f32, QUERIES>();
       let key = cached + (chunk + lane) * pairs;
       for (var i = 0u; i < pairs; i++) {
-        let k = unpack2x16float(keys[key + i]);
+        let k = floats(keys[key + i]);
         for (var j = 0u; j < QUERIES; j++) {
           scores[j] += dot(query[j * pairs + i], k);
         }
@@ -90,10 +89,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         most = max(most, weights[mine * LANES + p]);
       }
     }
-    partial[lane] = most;
+    partial[lane] = near_max(most, PARTS);
     workgroupBarrier();
     var new_highest = highest;
-    for (var p = 0u; p < PARTS; p++) {
+    let to_next = leap(1u, PARTS);
+    for (var p = 0u; p < PARTS; p += to_next) {
       new_highest = max(new_highest, partial[mine * PARTS + p]);
     }
     let shrink = exp(highest - new_highest);
@@ -119,7 +119,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         sums[c * QUERIES + j] *= shrinks[j];
       }
       for (var p = 0u; p < here; p++) {
-        let v = unpack2x16float(values[cached + (chunk + p) * pairs + c * LANES + lane]);
+        let v = floats(values[cached + (chunk + p) * pairs + c * LANES + lane]);
         for (var j = 0u; j < QUERIES; j++) {
           sums[c * QUERIES + j] += weights[j * LANES + p] * v;
         }
@@ -128,16 +128,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   // The maximum and the sum of each query, for all lanes.
   workgroupBarrier();
-  partial[lane] = total;
+  partial[lane] = near_sum(total, lane, PARTS);
   if (mine < QUERIES && part == 0u) {
     shrinks[mine] = highest;
   }
   workgroupBarrier();
+  let to_next = leap(1u, PARTS);
   for (var j = 0u; j < QUERIES; j++) {
     let row = first_row + j / HEADS;
     let head = head_of(first_head, j);
     var all = 0.0;
-    for (var p = 0u; p < PARTS; p++) {
+    for (var p = 0u; p < PARTS; p += to_next) {
       all += partial[j * PARTS + p];
     }
     var to = row * params.out_stride + head * params.head_dim;

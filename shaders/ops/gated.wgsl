@@ -9,8 +9,7 @@ fn act(v: vec4<f32>) -> vec4<f32> {
   return v / (vec4<f32>(1.0) + exp(-v));
 }
 
-@compute @workgroup_size(LANES)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn run(group: vec3<u32>, lane: u32) {
   let tile = group.x * TILES;
   let first = group.y * ROWS;
   var gate = a_product(tile, first, lane);

@@ -1,7 +1,6 @@
 // `out = [x * a, x * b, x * c]`, side by side. A workgroup makes TILES tiles of ROWS rows.
 
-@compute @workgroup_size(LANES)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn run(group: vec3<u32>, lane: u32) {
   let first = group.y * ROWS;
   let b_group = group.x - groups(params.a);
   let c_group = b_group - groups(params.b);

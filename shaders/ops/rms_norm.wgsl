@@ -14,23 +14,21 @@ struct Params {
 const LANES: u32 = 64u;
 var<workgroup> partial: array<f32, LANES>;
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn run(group: vec3<u32>, lane: u32) {
   // What pads a row is zero.
   let start = (params.first_row + group.x) * params.stride / 4u;
   var sum = 0.0;
   for (var i = lane; i < params.stride / 4u; i += LANES) {
     sum += dot(x[start + i], x[start + i]);
   }
-  partial[lane] = sum;
-  for (var half = LANES / 2u; half > 0u; half /= 2u) {
-    workgroupBarrier();
-    if (lane < half) {
-      partial[lane] += partial[lane + half];
-    }
-  }
+  partial[lane] = near_sum(sum, lane, LANES);
   workgroupBarrier();
-  let factor = 1.0 / sqrt(partial[0] / f32(params.width) + params.eps);
+  var all = 0.0;
+  let to_next = leap(1u, LANES);
+  for (var i = 0u; i < LANES; i += to_next) {
+    all += partial[i];
+  }
+  let factor = 1.0 / sqrt(all / f32(params.width) + params.eps);
   for (var first = 0u; first < params.stride; first += LANES * 4u) {
     let i = first + lane * 4u;
     var v = vec4<f32>(0.0);

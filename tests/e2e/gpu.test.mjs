@@ -35,12 +35,12 @@ const EXPOSE = `
 `;
 
 /** A compiler that makes something else of a shader. */
-const miscompile = (from, to) => `
+const miscompile = (from, to) => `{
   const create = GPUDevice.prototype.createShaderModule;
   GPUDevice.prototype.createShaderModule = function ({ code, ...rest }) {
     return create.call(this, { code: code.replaceAll(${JSON.stringify(from)}, ${JSON.stringify(to)}), ...rest });
   };
-`;
+}`;
 
 /** A device whose memory ends at the first buffer of this name. */
 const full = (label) => `
@@ -56,6 +56,14 @@ const full = (label) => `
 
 /** An adapter that says it is a GPU. */
 const PRETEND = "Object.defineProperty(GPUAdapterInfo.prototype, 'isFallbackAdapter', { get: () => false });";
+
+/** An adapter without extensions. */
+const PLAIN = "Object.defineProperty(GPUAdapter.prototype, 'features', { get: () => new Set() });";
+
+/** Lanes that do not follow each other in their subgroups. */
+const SCATTERED = '(lane * 5u + 3u) % LANES';
+const SCATTER =
+  miscompile('let first = lane - id;', `let first = ${SCATTERED} - id;`) + miscompile('run(group, lane);', `run(group, ${SCATTERED});`);
 
 /** The second device, on which variants are measured, is lost at once. */
 const LOSE_SECOND = `
@@ -140,23 +148,47 @@ describe('with an adapter', () => {
     return [/\((\w+)/.exec(info.kernels)[1], await onDevice(page, () => devices.length)];
   };
 
+  /** Puts other variants into what is remembered of GPUs and models, or damages it. */
+  const rewrite = (kernels) => page.evaluate(async (kernels) => {
+    const notes = await (await (await navigator.storage.getDirectory()).getDirectoryHandle('lowbit')).getDirectoryHandle('notes');
+    for await (const note of notes.values()) {
+      const record = JSON.parse(await (await note.getFile()).text());
+      Object.assign(record.kernels, kernels);
+      const writable = await note.createWritable();
+      await writable.write(kernels ? JSON.stringify(record) : '{"key":');
+      await writable.close();
+    }
+  }, kernels);
+
   test('the variants for a GPU and a model are measured once', async () => {
     suite.server.faults.set(WORKER, { before: PRETEND + EXPOSE });
     assert.deepEqual(await chosen(), ['measured', 2]);
     assert.deepEqual(await chosen(), ['remembered', 1]);
     assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
-    await page.evaluate(async () => {
-      const notes = await (await (await navigator.storage.getDirectory()).getDirectoryHandle('lowbit')).getDirectoryHandle('notes');
-      for await (const note of notes.values()) {
-        const writable = await note.createWritable();
-        await writable.write('{"key":');
-        await writable.close();
-      }
-    });
+    await rewrite();
     // A damaged record is none; and where measuring fails, the choice is the fixed one.
     suite.server.faults.set(WORKER, { before: PRETEND + EXPOSE + LOSE_SECOND });
     assert.deepEqual(await chosen(), ['fixed', 2]);
     assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
+  });
+
+  test('subgroups are used where the adapter has them and they compute rightly', async () => {
+    suite.server.faults.set(WORKER, { before: PRETEND });
+    await load(page, { device: 'webgpu', threads: 1 });
+    await rewrite({ extensions: 1 }); // subgroups
+    const ways = [
+      ['', /\+subgroups \(remembered/],
+      [SCATTER, /\+subgroups \(remembered/],
+      [miscompile('subgroupShuffleXor(sum, mask)', '2 * subgroupShuffleXor(sum, mask)'), /^(?!.*\+subgroups).*\(fixed/],
+      [PLAIN, /^(?!.*\+subgroups).*\(measured/],
+    ];
+    for (const [before, kernels] of ways) {
+      suite.server.faults.set(WORKER, { before: PRETEND + before });
+      const { info, warnings } = await load(page, { device: 'webgpu', threads: 1 });
+      assert.deepEqual([info.device, warnings], ['webgpu', []]);
+      assert.match(info.kernels, kernels);
+      assert.deepEqual((await ask(page, { maxTokens: 20 })).tokens, onCpu.tokens.slice(0, 20));
+    }
   });
 
   test('"auto" leaves a GPU alone that is clearly slower than the CPU, and says so', async () => {

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::{cache, whole_file};
 use lowbit_core::container::Header;
 use lowbit_engine::{Probe, ProbeShape};
-use lowbit_gpu::{Choice, GpuBackend, Kernels, Key, Native, Origin, Record, Tuning};
+use lowbit_gpu::{Choice, Features, GpuBackend, Kernels, Key, Native, Origin, Record, Tuning};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -13,7 +13,8 @@ use std::path::PathBuf;
 pub fn choose(native: &Native, header: &Header, again: bool) -> Choice {
     let found = || {
         let shape = ProbeShape::new(header)?;
-        let key = Key::new(native.identity(), shape.to_string(), false);
+        let features = Features { dot4: false, ..native.features() };
+        let key = Key::new(native.identity(), shape.to_string(), features);
         let path = path(&key)?;
         let known = || Record::read(&std::fs::read_to_string(&path).ok()?, &key);
         if let Some(record) = known().filter(|_| !again) {
@@ -22,7 +23,7 @@ pub fn choose(native: &Native, header: &Header, again: bool) -> Choice {
         if native.is_software() && !again {
             return Ok(Choice::fixed(Kernels::default()));
         }
-        let record = measure(&shape, key.clone())?;
+        let record = measure(&shape, features, key)?;
         // Without a place to keep it, it is measured again.
         let _ = whole_file::write(&path, |mut file| {
             file.write_all(record.to_json().as_bytes()).map_err(|e| Error::io(&path, e))
@@ -40,10 +41,10 @@ fn path(key: &Key) -> Result<PathBuf> {
 }
 
 /// Measures on a device of its own: what fails there, or stays in its memory, is gone with it.
-fn measure(shape: &ProbeShape, key: Key) -> Result<Record> {
+fn measure(shape: &ProbeShape, features: Features, key: Key) -> Result<Record> {
     let mut device = GpuBackend::new(Native::new()?);
     let mut probe = Probe::new(shape, &device)?;
-    let mut tuning = Tuning::new(false, shape.last_position(), Tuning::BUDGET);
+    let mut tuning = Tuning::new(features, shape.last_position(), Tuning::BUDGET);
     let result = tuning.poll(&mut device, |device, trial| probe.poll(device, trial.rows, trial.pos));
     lowbit_core::backend::at_once(result)?;
     Ok(Record::new(key, tuning.kernels(), tuning.token(shape.share()), None))

@@ -38,7 +38,7 @@ pub enum Gate {
 }
 
 /// Which coordinates rotary embedding pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RopeStyle {
     /// `(2i, 2i + 1)`: the order of GGUF's llama tensors.

@@ -2,7 +2,7 @@
 
 use crate::backend::{Inner, shape};
 use crate::executor::Executor;
-use crate::kernels::{Forms, Products};
+use crate::kernels::{Extensions, Forms, Products};
 use crate::memory::{Kv, Rows, Tensor};
 use crate::plan::Cost;
 use crate::shader::Shader;
@@ -31,6 +31,8 @@ pub struct AttentionTile {
     pub pairs: u32,
     /// Whether positions are split, and the results of splits merged by another dispatch.
     pub partial: bool,
+    /// How the cache is read and sums are made.
+    pub extensions: Extensions,
 }
 
 impl AttentionTile {
@@ -39,15 +41,15 @@ impl AttentionTile {
         16 / pairs
     }
 
-    fn new(heads: AttentionShape, rows: usize, partial: bool) -> Self {
+    fn new(heads: AttentionShape, rows: usize, partial: bool, extensions: Extensions) -> Self {
         let pairs = (heads.head_dim.div_ceil(2 * CHUNK) as u32).next_power_of_two();
         let most = Self::most_queries(pairs);
         let group = (heads.n_heads / heads.n_kv_heads) as u32;
         let heads = (1..=most.min(group)).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1);
-        Self { heads, rows: if rows == 1 { 1 } else { most / heads }, pairs, partial }
+        Self { heads, rows: if rows == 1 { 1 } else { most / heads }, pairs, partial, extensions }
     }
 
-    /// Tiles of every length of heads.
+    /// Tiles of every length of heads; with extensions, some of them.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let of_pairs = |pairs| {
             let most = Self::most_queries(pairs);
@@ -55,10 +57,13 @@ impl AttentionTile {
                 .into_iter()
                 .filter(move |(heads, rows)| (1..=most).contains(&(heads * rows)))
                 .flat_map(move |(heads, rows)| {
-                    [false, true].map(|partial| Self { heads, rows, pairs, partial })
+                    let extensions = Extensions::combinations();
+                    let some = extensions.filter(move |e| *e == Extensions::NONE || (heads, rows) == (3, 1));
+                    some.map(move |extensions| Self { heads, rows, pairs, partial: false, extensions })
                 })
         };
-        [1, 2, 4].into_iter().flat_map(of_pairs)
+        let whole = [1, 2, 4].into_iter().flat_map(of_pairs);
+        whole.flat_map(|tile| [false, true].map(|partial| Self { partial, ..tile }))
     }
 }
 
@@ -87,7 +92,7 @@ impl<E: Executor> Inner<E> {
             kv.capacity
         };
         let splits = kv.capacity.div_ceil(split);
-        let tile = AttentionTile::new(kv.shape, rows, splits > 1);
+        let tile = AttentionTile::new(kv.shape, rows, splits > 1, self.kernels.extensions);
         let part = (n_heads * (head_dim + 2) * 4) as u64;
         let result = if tile.partial {
             self.parts.reserve(&mut self.device, (rows * splits) as u64 * part)?

@@ -10,7 +10,7 @@ use crate::kernels::Kernels;
 use crate::memory::{Device, Kv, Matrix, Rope, RowShape, Scratch, Tensor, Vector};
 use crate::plan::{BufferId, Cost, Plan};
 use crate::shader::Shader;
-use lowbit_core::backend::{AttentionShape, Backend, Gate, Heads, Norm, RopeStyle, RopeTable};
+use lowbit_core::backend::{AttentionShape, Backend, Gate, Heads, Norm, RopeTable};
 use lowbit_core::candidates::Candidate;
 use lowbit_core::{Error, PackedMatrix, Result};
 
@@ -185,7 +185,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         let RopeTable { style, head_dim, mut cos, sin } = table;
         cos.extend(sin);
         let Vector { buffer, .. } = self.vector(cos)?;
-        Ok(Rope { buffer, head_dim, positions, half_style: style == RopeStyle::Half })
+        Ok(Rope { buffer, head_dim, positions, style })
     }
 
     fn tensor(&self) -> Tensor {
@@ -264,30 +264,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
         }
         let inner = self.inner.get_mut();
         inner.move_to(pos)?;
-        inner.qkv(x, norm, qkv)?;
-        let out = queries.resize(&mut inner.device, x.rows, width)?;
-        let half_style = usize::from(rope.half_style);
-        let (from, to) = (inner.qkv.stride(), queries.stride());
-        let params = [
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            half_style,
-            x.rows,
-            from,
-            to,
-            kv.capacity,
-            rope.positions,
-            0,
-            0,
-            0,
-        ];
-        let cost = Cost { others: 2 * inner.qkv.bytes(), ..Cost::default() };
-        let buffers = [inner.qkv.buffer()?, out, kv.keys, kv.values, rope.buffer];
-        let invocations = (n_heads + 2 * n_kv_heads) * head_dim / 2;
-        let workgroups = [invocations.div_ceil(64), x.rows];
-        inner.plan.push(Shader::RopeAppend, &params.map(|n| n as u32), &buffers, workgroups, cost);
-        Ok(())
+        inner.attention_input(x, norm, qkv, rope, kv, queries)
     }
 
     fn attention(&mut self, queries: &Tensor, kv: &Kv, pos: usize, out: &mut Tensor) -> Result<()> {

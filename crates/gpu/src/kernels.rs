@@ -27,11 +27,92 @@ pub struct Kernels {
     pub gemm_rows: usize,
     /// Positions that a workgroup of attention takes, at least, where the cache is split; a multiple of 64.
     pub split: usize,
+    /// What shaders use of what not every device has.
+    pub extensions: Extensions,
+}
+
+/// Extensions of WGSL. They change how values are read and sums are made, not what is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "u8", from = "u8")]
+pub struct Extensions {
+    /// `subgroups`: lanes add what others hold without going through memory.
+    pub subgroups: bool,
+    /// `f16`: the cache and float weights are read as halves; sums are single floats all the same.
+    pub f16: bool,
+}
+
+/// What a device can do beyond what every one can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Multiplies signed bytes, four at a time.
+    pub dot4: bool,
+    /// The extensions that it takes.
+    pub extensions: Extensions,
+}
+
+impl Extensions {
+    /// None of them.
+    pub const NONE: Self = Self { subgroups: false, f16: false };
+
+    /// Those of them that `used` names.
+    pub fn only(self, used: Self) -> Self {
+        Self { subgroups: self.subgroups && used.subgroups, f16: self.f16 && used.f16 }
+    }
+
+    /// All combinations.
+    pub(crate) fn combinations() -> impl Iterator<Item = Self> {
+        [false, true].into_iter().flat_map(|subgroups| [false, true].map(|f16| Self { subgroups, f16 }))
+    }
+
+    /// The directives that a shader begins with.
+    pub(crate) fn directives(self) -> String {
+        [(self.subgroups, "enable subgroups;\n"), (self.f16, "enable f16;\n")]
+            .into_iter()
+            .filter_map(|(used, directive)| used.then_some(directive))
+            .collect()
+    }
+}
+
+impl From<Extensions> for u8 {
+    /// A bit each, in the order of the fields.
+    fn from(Extensions { subgroups, f16 }: Extensions) -> Self {
+        Self::from(subgroups) | Self::from(f16) << 1
+    }
+}
+
+impl From<u8> for Extensions {
+    fn from(bits: u8) -> Self {
+        Self { subgroups: bits & 1 != 0, f16: bits & 2 != 0 }
+    }
+}
+
+impl fmt::Display for Extensions {
+    /// What the names of things that use them end with.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.subgroups, self.f16) {
+            (false, false) => "",
+            (true, false) => " +subgroups",
+            (false, true) => " +f16",
+            (true, true) => " +subgroups +f16",
+        })
+    }
+}
+
+impl Features {
+    /// Whether a device that has them takes shaders with these extensions.
+    pub fn has(self, extensions: Extensions) -> bool {
+        extensions == extensions.only(self.extensions)
+    }
+
+    /// Whether it can do what `kernels` ask for.
+    pub(crate) fn allow(self, Kernels { products, extensions, .. }: Kernels) -> bool {
+        (self.dot4 || products == Products::Float) && self.has(extensions)
+    }
 }
 
 impl Default for Kernels {
     fn default() -> Self {
-        Self { products: Products::Float, gemm_rows: 32, split: 128 }
+        Self { products: Products::Float, gemm_rows: 32, split: 128, extensions: Extensions::NONE }
     }
 }
 
@@ -61,8 +142,11 @@ impl fmt::Display for Products {
 
 impl fmt::Display for Kernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { products, gemm_rows, split } = self;
-        write!(f, "{products} products, GEMM from {gemm_rows} rows, attention in splits of {split}")
+        let Self { products, gemm_rows, split, extensions } = self;
+        write!(
+            f,
+            "{products} products, GEMM from {gemm_rows} rows, attention in splits of {split}{extensions}"
+        )
     }
 }
 

@@ -11,6 +11,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod attention;
+mod attention_input;
 mod backend;
 mod dry;
 mod executor;
@@ -30,7 +31,7 @@ pub use backend::GpuBackend;
 pub use dry::Dry;
 pub use executor::{Executor, MAX_BINDING};
 pub use kept::Kept;
-pub use kernels::{Forms, Kernels, Products};
+pub use kernels::{Extensions, Features, Forms, Kernels, Products};
 pub use memory::{Kv, Matrix, Rope, Tensor, Vector};
 #[cfg(not(target_family = "wasm"))]
 pub use native::Native;

@@ -3,7 +3,7 @@
 use crate::executor::Executor;
 use crate::kernels::Forms;
 use crate::plan::{BufferId, Plan};
-use lowbit_core::backend::AttentionShape;
+use lowbit_core::backend::{AttentionShape, RopeStyle};
 use lowbit_core::format::{BLOCK_K, Format, PLANES, PackedMatrix, TILE_N};
 use lowbit_core::{Error, Result};
 
@@ -116,7 +116,7 @@ pub struct Rope {
     pub(crate) buffer: BufferId,
     pub(crate) head_dim: usize,
     pub(crate) positions: usize,
-    pub(crate) half_style: bool,
+    pub(crate) style: RopeStyle,
 }
 
 /// The keys and the values of one layer: `[kv_head][position][head_dim]` halves each.

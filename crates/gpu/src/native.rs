@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use crate::executor::{Executor, MAX_BINDING};
 use crate::kept::Kept;
+use crate::kernels::{Extensions, Features};
 use crate::plan::{BufferId, Dispatch, Plan};
 use crate::shader::Shader;
 use lowbit_core::{Error, Result};
@@ -18,6 +19,7 @@ const MAX_WAITING: usize = 256 << 20;
 /// A GPU of the system.
 pub struct Native {
     info: wgpu::AdapterInfo,
+    extensions: Extensions,
     device: Device,
     queue: Queue,
     buffers: Vec<Option<Buffer>>,
@@ -40,15 +42,23 @@ struct Run {
 }
 
 impl Native {
-    /// The system's most powerful GPU, or, where there is none, what computes like one.
+    /// The system's most powerful GPU, or, where there is none, what computes like one, with all extensions that it offers.
     ///
     /// # Errors
     /// [`Error::Device`] when there is neither.
     pub fn new() -> Result<Self> {
-        pollster::block_on(Self::open())
+        Self::with(Extensions { subgroups: true, f16: true })
     }
 
-    async fn open() -> Result<Self> {
+    /// The same with none but these extensions.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with(extensions: Extensions) -> Result<Self> {
+        pollster::block_on(Self::open(extensions))
+    }
+
+    async fn open(extensions: Extensions) -> Result<Self> {
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
         let options = wgpu::RequestAdapterOptions {
             power_preference: wgpu::PowerPreference::HighPerformance,
@@ -59,9 +69,18 @@ impl Native {
             .request_adapter(&options)
             .await
             .map_err(|error| Error::gpu(format!("no GPU can be used ({error}); {hint}")))?;
+        let offered = [wgpu::Features::SUBGROUP, wgpu::Features::SHADER_F16]
+            .map(|feature| adapter.features().contains(feature));
+        let [subgroups, f16] = offered;
+        let extensions = extensions.only(Extensions { subgroups, f16 });
+        let mut required_features = wgpu::Features::empty();
+        required_features.set(wgpu::Features::SUBGROUP, extensions.subgroups);
+        required_features.set(wgpu::Features::SHADER_F16, extensions.f16);
         // The default limits, which every WebGPU device has: what runs here runs everywhere.
+        let descriptor =
+            wgpu::DeviceDescriptor { label: Some("lowbit"), required_features, ..Default::default() };
         let (device, queue) = adapter
-            .request_device(&wgpu::DeviceDescriptor { label: Some("lowbit"), ..Default::default() })
+            .request_device(&descriptor)
             .await
             .map_err(|error| Error::gpu(format!("{}: {error}", adapter.get_info().name)))?;
         let failure = Arc::new(Mutex::new(None));
@@ -79,7 +98,7 @@ impl Native {
         });
         let (buffers, pipelines) = (Vec::new(), HashMap::new());
         let (info, ready, waiting, asked) = (adapter.get_info(), Kept::default(), 0, None);
-        Ok(Self { info, device, queue, buffers, pipelines, step, ready, waiting, asked, failure })
+        Ok(Self { info, extensions, device, queue, buffers, pipelines, step, ready, waiting, asked, failure })
     }
 
     /// What the GPU is called.
@@ -91,6 +110,11 @@ impl Native {
     pub fn identity(&self) -> String {
         let wgpu::AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = &self.info;
         format!("{backend} {vendor:04x}:{device:04x} {name}, {driver} {driver_info}")
+    }
+
+    /// What it can do. Signed bytes are always multiplied, at worst by several instructions.
+    pub fn features(&self) -> Features {
+        Features { dot4: true, extensions: self.extensions }
     }
 
     /// Whether it is software that computes like a GPU, on the processor.
@@ -127,7 +151,8 @@ impl Native {
         let make = || {
             let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
                 label: Some(&shader.to_string()),
-                source: wgpu::ShaderSource::Wgsl(shader.source().into()),
+                // It is enabled by the device alone: `wgpu` does not know the directive.
+                source: wgpu::ShaderSource::Wgsl(shader.source().replace("enable subgroups;\n", "").into()),
             });
             self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
                 label: Some(&shader.to_string()),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::backend::{Inner, shape};
 use crate::executor::Executor;
-use crate::kernels::{Forms, Kernels};
+use crate::kernels::{Extensions, Forms, Kernels};
 use crate::memory::{MATRIX_WORDS, Matrix, Part, Rows, Tensor, Vector};
 use crate::plan::{BufferId, Cost, Dispatch, Plan};
 use crate::shader::{Shader, Tile};
@@ -40,7 +40,9 @@ impl<E: Executor> Inner<E> {
         let others = (rows.len() * x.stride() + norm.weight.len) as u64 * 4 + normed.bytes();
         let cost = Cost { others, ..Cost::default() };
         let buffers: Vec<_> = [x.buffer()?, norm.weight.buffer].into_iter().chain(normed.buffers()).collect();
-        self.plan.push(Shader::RmsNorm(forms), &params, &buffers, [rows.len(), 1], cost);
+        let extensions = self.kernels.extensions.only(Extensions { subgroups: true, f16: false });
+        let shader = Shader::RmsNorm { forms, extensions };
+        self.plan.push(shader, &params, &buffers, [rows.len(), 1], cost);
         Ok(normed)
     }
 
@@ -60,29 +62,6 @@ impl<E: Executor> Inner<E> {
             self.plan.push(Shader::Quantize, &params, &[x.buffer()?, codes], workgroups, cost);
         }
         Ok(rows.only(forms))
-    }
-
-    /// The products of `norm(x)` and the three matrices, side by side, in `self.qkv`.
-    pub(crate) fn qkv(&mut self, x: &Tensor, norm: Norm<'_, Vector>, matrices: [&Matrix; 3]) -> Result<()> {
-        let formats = matrices.map(|matrix| matrix.format);
-        let x = self.normalise(x, 0..x.rows, norm, self.kernels.forms(&formats))?;
-        let [q, k, v] = matrices;
-        let starts = [0, q.n, q.n + k.n];
-        for matrix in matrices {
-            fits(&x, matrix)?;
-        }
-        let Self { kernels, device, plan, qkv: out, .. } = self;
-        out.resize(device, x.rows, q.n + k.n + v.n)?;
-        if let (Some(a), Some(b), Some(c)) = (q.whole(), k.whole(), v.whole()) {
-            let tile = Tile::new(*kernels, &formats, x.rows);
-            let words = [q.words(a, starts[0]), k.words(b, starts[1]), v.words(c, starts[2])];
-            let workgroups = tile.workgroups(&[a.tiles, b.tiles, c.tiles], x.rows);
-            return plan.product(Shader::Qkv { formats, tile }, &x, &words, &[a, b, c], out, workgroups);
-        }
-        for (matrix, at) in matrices.into_iter().zip(starts) {
-            plan.linear(*kernels, &x, matrix, out, at, false)?;
-        }
-        Ok(())
     }
 
     /// `out = act(norm(x) * gate) .* (norm(x) * up)`
@@ -111,7 +90,7 @@ impl<E: Executor> Inner<E> {
         for (a, b) in gate.parts.iter().zip(&up.parts) {
             let words = [gate.words(a, 0), up.words(b, 0)];
             let workgroups = tile.workgroups(&[a.tiles], x.rows);
-            self.plan.product(shader, &x, &words, &[a, b], out, workgroups)?;
+            self.plan.product(shader, &x, &words, &[a, b], Output::rows(out)?, workgroups);
         }
         Ok(())
     }
@@ -148,26 +127,28 @@ impl Plan {
         let shader = Shader::Linear { format: matrix.format, tile, add };
         for part in &matrix.parts {
             let workgroups = tile.workgroups(&[part.tiles], x.rows);
-            self.product(shader, &x, &[matrix.words(part, at)], &[part], out, workgroups)?;
+            self.product(shader, &x, &[matrix.words(part, at)], &[part], Output::rows(out)?, workgroups);
         }
         Ok(())
     }
 
     /// A product with up to three matrices, each described by what shaders read of it.
-    fn product(
+    pub(crate) fn product(
         &mut self,
         shader: Shader,
         x: &Rows,
         matrices: &[[u32; MATRIX_WORDS]],
         parts: &[&Part],
-        out: &Tensor,
+        out: Output,
         workgroups: [usize; 2],
-    ) -> Result<()> {
+    ) {
         let mut params = matrices.as_flattened().to_vec();
         params.resize(3 * MATRIX_WORDS, 0);
-        params.extend([x.rows, x.width.div_ceil(BLOCK_K), out.stride(), 0].map(|n| n as u32));
+        params.extend([x.rows, x.width.div_ceil(BLOCK_K), out.stride].map(|n| n as u32));
+        params.extend(out.heads);
+        params.resize(params.len().next_multiple_of(4), 0);
         let buffers: Vec<_> =
-            x.buffers().chain([out.buffer()?]).chain(parts.iter().map(|part| part.buffer)).collect();
+            x.buffers().chain(out.buffers).chain(parts.iter().map(|part| part.buffer)).collect();
         let columns: usize = matrices
             .iter()
             .zip(parts)
@@ -175,15 +156,33 @@ impl Plan {
             .sum();
         let cost = Cost {
             weights: parts.iter().map(|part| part.bytes).sum(),
-            others: x.bytes() + out.bytes(),
+            others: x.bytes() + out.bytes,
             macs: (columns * x.width * x.rows) as u64,
         };
         self.push(shader, &params, &buffers, workgroups, cost);
-        Ok(())
     }
 }
 
-fn fits(x: &Rows, matrix: &Matrix) -> Result<()> {
+/// Where products go.
+pub(crate) struct Output {
+    pub buffers: Vec<BufferId>,
+    /// Floats from row to row.
+    pub stride: usize,
+    /// Of queries, keys and values: coordinates of a head, positions of the cache and of the rotary table.
+    pub heads: [u32; 3],
+    /// What is read and written of the buffers.
+    pub bytes: u64,
+}
+
+impl Output {
+    /// Rows of a tensor.
+    pub(crate) fn rows(tensor: &Tensor) -> Result<Self> {
+        let (buffers, heads) = (vec![tensor.buffer()?], [0; 3]);
+        Ok(Self { buffers, stride: tensor.stride(), heads, bytes: tensor.bytes() })
+    }
+}
+
+pub(crate) fn fits(x: &Rows, matrix: &Matrix) -> Result<()> {
     if x.width == matrix.k {
         return Ok(());
     }

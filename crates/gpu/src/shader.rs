@@ -5,17 +5,23 @@
 use std::fmt::{self, Write as _};
 
 use crate::attention::AttentionTile;
-use crate::kernels::{Forms, Kernels, Products};
+use crate::kernels::{Extensions, Forms, Kernels, Products};
 use crate::top_k::TopKRound;
-use lowbit_core::format::{BLOCK_K, Codes, FORMATS, Format, FormatSpec, ScaleForm};
+use lowbit_core::backend::RopeStyle;
+use lowbit_core::format::{BLOCK_K, Codes, FORMATS, Format, ScaleForm};
 
 /// One shader: an op and what it is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shader {
     /// Rows of an embedding table.
     Embed(Format),
-    /// RMSNorm, in the forms that what follows reads.
-    RmsNorm(Forms),
+    /// RMSNorm.
+    RmsNorm {
+        /// The forms that what follows reads.
+        forms: Forms,
+        /// How the sum is made.
+        extensions: Extensions,
+    },
     /// Rows as signed bytes.
     Quantize,
     /// A product with one matrix.
@@ -33,6 +39,16 @@ pub enum Shader {
         formats: [Format; 3],
         /// How they are computed.
         tile: Tile,
+    },
+    /// The products with the query, key and value matrices of one row, with rotary embedding, and keys and values into the
+    /// cache.
+    AttentionInput {
+        /// The matrices' formats.
+        formats: [Format; 3],
+        /// How they are computed.
+        tile: Tile,
+        /// How coordinates are paired.
+        style: RopeStyle,
     },
     /// The gated products of a feed-forward network.
     Gated {
@@ -60,6 +76,8 @@ pub struct Tile {
     pub products: Products,
     /// Rows of a workgroup: 1 or 4 of 16 columns, or 64 of 64 columns.
     pub rows: u32,
+    /// How float weights are read and sums are made.
+    pub extensions: Extensions,
 }
 
 impl Tile {
@@ -77,7 +95,36 @@ impl Tile {
         } else {
             few
         };
-        Self { products: kernels.products, rows }
+        let extensions = kernels.extensions.only(Self::used(rows, formats));
+        Self { products: kernels.products, rows, extensions }
+    }
+
+    /// All tiles.
+    fn all() -> impl Iterator<Item = Self> {
+        let products = [Products::Float, Products::Dot4].into_iter();
+        let tiles = products.flat_map(|products| Self::ROWS.map(|rows| (products, rows)));
+        tiles.flat_map(|(products, rows)| {
+            Extensions::combinations().map(move |extensions| Self { products, rows, extensions })
+        })
+    }
+
+    /// The extensions that are of use to a tile of so many rows and matrices of these formats.
+    fn used(rows: u32, formats: &[Format]) -> Extensions {
+        Extensions { subgroups: rows == Self::ROWS[0], f16: formats.contains(&Format::F16) }
+    }
+
+    /// Whether [`Self::new`] makes this tile for matrices of these formats.
+    fn takes(self, formats: &[Format]) -> bool {
+        let forms = self.products.forms(formats);
+        (forms.codes || self.products == Products::Float)
+            && !(self.is_gemm() && forms.is_both())
+            && self.extensions == self.extensions.only(Self::used(self.rows, formats))
+    }
+
+    /// Whether it makes queries, keys and values in one dispatch: of one row, which it reads in one form, as a shader may
+    /// have 8 buffers.
+    pub(crate) fn makes_attention_input(self, formats: &[Format]) -> bool {
+        self.rows == Self::ROWS[0] && !self.products.forms(formats).is_both()
     }
 
     /// Whether blocks of the weights are unpacked for all rows at once.
@@ -95,55 +142,67 @@ impl Tile {
 
 macro_rules! wgsl {
     ($path:literal) => {
-        include_str!(concat!("../../../shaders/", $path, ".wgsl"))
+        include_str!(concat!(env!("OUT_DIR"), "/shaders/", $path, ".wgsl"))
     };
 }
 
 impl Shader {
-    /// Every shader, with one mixture of formats for those that take several matrices.
+    /// Every shader, with some mixtures of formats for those that take several matrices.
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Quantize, Self::RopeAppend];
         all.extend(AttentionTile::all().map(Self::Attention));
         all.extend(Forms::ALL.map(Self::AttentionMerge));
-        all.extend(Forms::ALL.map(Self::RmsNorm));
+        for extensions in [Extensions::NONE, Extensions { subgroups: true, ..Extensions::NONE }] {
+            all.extend(Forms::ALL.map(|forms| Self::RmsNorm { forms, extensions }));
+        }
         all.extend(TopKRound::all().map(Self::TopK));
         all.extend(FORMATS.iter().map(|spec| Self::Embed(spec.format)));
-        let mixed = [Format::Q4m, Format::Q5, Format::F16];
-        for (products, rows) in
-            [Products::Float, Products::Dot4].into_iter().flat_map(|p| Tile::ROWS.map(|rows| (p, rows)))
-        {
-            let tile = Tile { products, rows };
-            for FormatSpec { format, codes, .. } in FORMATS {
-                if products == Products::Dot4 && *codes == Codes::Float {
-                    continue;
-                }
-                let gated = |gelu| Self::Gated { formats: [*format; 2], tile, gelu };
-                let linear = |add| Self::Linear { format: *format, tile, add };
-                let qkv = Self::Qkv { formats: [*format; 3], tile };
-                all.extend([linear(false), linear(true), gated(false), gated(true), qkv]);
+        all.extend(Tile::all().flat_map(Self::of_tile));
+        all
+    }
+
+    /// The products that a tile can make of every format, and of some mixtures; with extensions, some of them.
+    fn of_tile(tile: Tile) -> Vec<Self> {
+        let mut all = Vec::new();
+        let gated = |formats| [false, true].map(|gelu| Self::Gated { formats, tile, gelu });
+        let qkv = |formats: [Format; 3]| {
+            let is_one = tile.makes_attention_input(&formats);
+            let styles = [RopeStyle::Half, RopeStyle::Interleaved].into_iter().filter(move |_| is_one);
+            let input = styles.map(move |style| Self::AttentionInput { formats, tile, style });
+            input.chain([Self::Qkv { formats, tile }])
+        };
+        for format in FORMATS.iter().map(|spec| spec.format).filter(|format| tile.takes(&[*format])) {
+            all.extend([false, true].map(|add| Self::Linear { format, tile, add }));
+            if tile.extensions == Extensions::NONE {
+                all.extend(gated([format; 2]));
+                all.extend(qkv([format; 3]));
             }
-            if !(tile.is_gemm() && tile.products.forms(&mixed).is_both()) {
-                all.push(Self::Qkv { formats: mixed, tile });
-            }
+        }
+        let mixtures = [[Format::Q4m, Format::Q5, Format::F16], [Format::Q8, Format::Q4, Format::Q4m]];
+        for mixture in mixtures.into_iter().filter(|mixture| tile.takes(mixture)) {
+            all.extend(gated([mixture[0], mixture[2]]));
+            all.extend(qkv(mixture));
         }
         all
     }
 
-    /// A number that is another one when any shader is.
-    pub fn fingerprint() -> u64 {
-        fingerprint(Self::all().into_iter().flat_map(|shader| shader.source().into_bytes()))
-    }
+    /// Another one, most likely, when any shader is.
+    pub(crate) const FINGERPRINT: &str = env!("LOWBIT_SHADERS");
 
     /// The whole WGSL text; its entry point is `main`.
     pub fn source(self) -> String {
-        let mut text = String::from(wgsl!("lib/params"));
+        let extensions = self.extensions();
+        let mut text = extensions.directives();
+        text.push_str(wgsl!("lib/params"));
         match self {
             Self::Embed(format) => {
                 text.push_str(wgsl!("ops/embed"));
+                text.push_str(halves(extensions));
                 weights(&mut text, "a", format, 3);
             }
-            Self::RmsNorm(forms) => {
+            Self::RmsNorm { forms, .. } => {
                 text.push_str(wgsl!("ops/rms_norm"));
+                text.push_str(lanes(extensions));
                 store(&mut text, forms, 3);
             }
             Self::Quantize => {
@@ -151,25 +210,33 @@ impl Shader {
                 store(&mut text, Forms::CODES, 2);
             }
             Self::Linear { format, tile, add } => {
-                products(&mut text, &[format], tile, add);
+                let output = if add { Output::Added } else { Output::Written };
+                products(&mut text, &[format], tile, output);
                 text.push_str(wgsl!("ops/linear"));
             }
             Self::Qkv { formats, tile } => {
-                products(&mut text, &formats, tile, false);
+                products(&mut text, &formats, tile, Output::Written);
                 text.push_str(wgsl!("ops/qkv"));
+            }
+            Self::AttentionInput { formats, tile, style } => {
+                let _ = writeln!(text, "const HALF: bool = {};", style == RopeStyle::Half);
+                products(&mut text, &formats, tile, Output::Cached);
+                text.push_str(wgsl!("ops/attention_input"));
             }
             Self::Gated { formats, tile, gelu } => {
                 let _ = writeln!(text, "const GELU: bool = {gelu};");
-                products(&mut text, &formats, tile, false);
+                products(&mut text, &formats, tile, Output::Written);
                 text.push_str(wgsl!("ops/gated"));
             }
             Self::RopeAppend => text.push_str(wgsl!("ops/rope_append")),
-            Self::Attention(AttentionTile { heads, rows, pairs, partial }) => {
+            Self::Attention(AttentionTile { heads, rows, pairs, partial, .. }) => {
                 let groups = (heads * rows).next_power_of_two();
                 let _ = writeln!(text, "const HEADS: u32 = {heads}u;\nconst TILE_ROWS: u32 = {rows}u;");
                 let _ = writeln!(text, "const PAIRS: u32 = {pairs}u;\nconst QUERY_GROUPS: u32 = {groups}u;");
                 let _ = writeln!(text, "const PARTIAL: bool = {partial};");
                 text.push_str(wgsl!("ops/attention"));
+                text.push_str(halves(extensions));
+                text.push_str(lanes(extensions));
             }
             Self::AttentionMerge(forms) => {
                 text.push_str(wgsl!("ops/attention_merge"));
@@ -189,20 +256,30 @@ impl Shader {
 
     /// Whether its second binding is what changes from step to step.
     pub fn reads_step(self) -> bool {
-        matches!(self, Self::RopeAppend | Self::Attention(_) | Self::AttentionMerge(_))
+        matches!(
+            self,
+            Self::RopeAppend | Self::AttentionInput { .. } | Self::Attention(_) | Self::AttentionMerge(_)
+        )
     }
-}
 
-/// A number that is most likely another one for other bytes (FNV-1a).
-pub(crate) fn fingerprint(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0100_0000_01b3;
-    bytes.into_iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+    /// What it asks for that not every device has.
+    pub fn extensions(self) -> Extensions {
+        match self {
+            Self::RmsNorm { extensions, .. } | Self::Attention(AttentionTile { extensions, .. }) => {
+                extensions
+            }
+            Self::Linear { tile, .. }
+            | Self::Qkv { tile, .. }
+            | Self::AttentionInput { tile, .. }
+            | Self::Gated { tile, .. } => tile.extensions,
+            _ => Extensions::NONE,
+        }
+    }
 }
 
 impl fmt::Display for Tile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}", self.products, self.rows)
+        write!(f, "{}x{}{}", self.products, self.rows, self.extensions)
     }
 }
 
@@ -211,7 +288,7 @@ impl fmt::Display for Shader {
         let name = |format: &Format| format.spec().name;
         match self {
             Self::Embed(format) => write!(f, "embed {}", name(format)),
-            Self::RmsNorm(forms) => write!(f, "rms_norm{}", forms.suffix()),
+            Self::RmsNorm { forms, extensions } => write!(f, "rms_norm{}{extensions}", forms.suffix()),
             Self::Quantize => f.write_str("quantize"),
             Self::Linear { format, tile, add } => {
                 write!(f, "linear{} {} {tile}", if *add { "_add" } else { "" }, name(format))
@@ -219,13 +296,17 @@ impl fmt::Display for Shader {
             Self::Qkv { formats: [q, k, v], tile } => {
                 write!(f, "qkv {} {} {} {tile}", name(q), name(k), name(v))
             }
+            Self::AttentionInput { formats: [q, k, v], tile, style } => {
+                let style = if *style == RopeStyle::Half { "half" } else { "interleaved" };
+                write!(f, "qkv_rope {style} {} {} {} {tile}", name(q), name(k), name(v))
+            }
             Self::Gated { formats: [gate, up], tile, gelu } => {
                 write!(f, "{} {} {} {tile}", if *gelu { "gated_gelu" } else { "gated" }, name(gate), name(up))
             }
             Self::RopeAppend => f.write_str("rope_append"),
-            Self::Attention(AttentionTile { heads, rows, pairs, partial }) => {
+            Self::Attention(AttentionTile { heads, rows, pairs, partial, extensions }) => {
                 let split = if *partial { "split " } else { "" };
-                write!(f, "attention {split}{heads}x{rows}x{pairs}")
+                write!(f, "attention {split}{heads}x{rows}x{pairs}{extensions}")
             }
             Self::AttentionMerge(forms) => write!(f, "attention_merge{}", forms.suffix()),
             Self::TopK(TopKRound { kept, of_logits }) => {
@@ -253,14 +334,47 @@ fn store(text: &mut String, forms: Forms, mut binding: u32) {
     let _ = writeln!(text, "fn store(row: u32, i: u32, v: vec4<f32>, lane: u32) {{\n{calls}}}");
 }
 
-/// What products with the matrices `a`, `b`, ... are made of. The bindings: the forms of the rows that are read, `out`, the
+/// How sums over a workgroup are made, and its entry point.
+fn lanes(extensions: Extensions) -> &'static str {
+    if extensions.subgroups { wgsl!("lib/lanes_subgroups") } else { wgsl!("lib/lanes") }
+}
+
+/// How halves are read.
+fn halves(extensions: Extensions) -> &'static str {
+    if extensions.f16 { wgsl!("lib/halves_f16") } else { wgsl!("lib/halves") }
+}
+
+/// What becomes of products.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Output {
+    /// They are written.
+    Written,
+    /// They are added to what is there.
+    Added,
+    /// Two tiles of them become queries, keys or values.
+    Cached,
+}
+
+/// What products with the matrices `a`, `b`, ... are made of. The bindings: what changes from step to step, for
+/// [`Output::Cached`]; the forms of the rows that are read; `out`; for [`Output::Cached`] the cache and the rotary table; the
 /// matrices.
-fn products(text: &mut String, formats: &[Format], tile: Tile, add: bool) {
-    let _ = writeln!(text, "const ADD: bool = {add};\nconst ROWS: u32 = {}u;", tile.rows);
+fn products(text: &mut String, formats: &[Format], tile: Tile, output: Output) {
+    let is_cached = output == Output::Cached;
+    let _ =
+        writeln!(text, "const ADD: bool = {};\nconst ROWS: u32 = {}u;", output == Output::Added, tile.rows);
     text.push_str(wgsl!("lib/linear_params"));
-    text.push_str(if tile.is_gemm() { wgsl!("lib/gemm") } else { wgsl!("lib/gemv") });
+    text.push_str(lanes(tile.extensions));
+    if tile.is_gemm() {
+        text.push_str(wgsl!("lib/gemm"));
+    } else {
+        let _ = writeln!(text, "const TILES: u32 = {}u;", if is_cached { 2 } else { 1 });
+        text.push_str(wgsl!("lib/gemv"));
+    }
+    if formats.contains(&Format::F16) {
+        text.push_str(halves(tile.extensions));
+    }
     let forms = tile.products.forms(formats);
-    let mut bindings = 1..;
+    let mut bindings = if is_cached { 2.. } else { 1.. };
     let mut bind = |text: &mut String, access: &str, name: &str, of: &str| {
         let binding = bindings.next().unwrap_or_default();
         let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, {access}> {name}: array<{of}>;");
@@ -275,7 +389,12 @@ fn products(text: &mut String, formats: &[Format], tile: Tile, add: bool) {
         text.push_str(wgsl!("lib/dot4"));
         text.push_str(if tile.is_gemm() { wgsl!("lib/gemm_dot4_tile") } else { "" });
     }
-    let first = bind(text, "read_write", "out", "f32") + 1;
+    let mut first = bind(text, "read_write", "out", "f32") + 1;
+    if is_cached {
+        bind(text, "read_write", "keys", "u32");
+        bind(text, "read_write", "values", "u32");
+        first = bind(text, "read", "rope", "f32") + 1;
+    }
     for (binding, (name, format)) in (first..).zip(["a", "b", "c"].into_iter().zip(formats)) {
         weights(text, name, *format, binding);
         let product = match (tile.products.forms(&[*format]).codes, tile.is_gemm()) {
@@ -311,7 +430,8 @@ fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
     };
     let [low, high] = spec.codes.fields();
     let (groups, parts) = (BLOCK_K / spec.group, 1 + usize::from(spec.scale.has_min()));
-    let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<u32>;");
+    let word = if format == Format::F16 { "Halves" } else { "u32" };
+    let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<{word}>;");
     let _ = writeln!(text, "const {name}_OFFSET: f32 = {}.0;", spec.offset);
     for (of, value) in [("LOW", low), ("HIGH", high), ("GROUPS", groups), ("PARTS", parts)] {
         let _ = writeln!(text, "const {name}_{of}: u32 = {value}u;");

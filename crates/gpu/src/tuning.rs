@@ -8,7 +8,7 @@ pub use record::{Choice, Key, Origin, Record};
 
 use crate::backend::GpuBackend;
 use crate::executor::Executor;
-use crate::kernels::{Kernels, Products};
+use crate::kernels::{Extensions, Features, Kernels, Products};
 use lowbit_core::backend::StepTime;
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -40,6 +40,8 @@ pub struct Trial {
 /// The search for the quickest variants: what was tried, and what follows from it.
 pub struct Tuning {
     fixed: Kernels,
+    /// What the device offers.
+    features: Features,
     /// The position at which attention is tried.
     depth: usize,
     /// What trials may take together, but for the first.
@@ -52,12 +54,13 @@ impl Tuning {
     /// What trials may take, but for the first, unless someone has more time: loading waits for them.
     pub const BUDGET: Duration = Duration::from_millis(500);
 
-    /// Nothing was tried: the choice is the fixed one. `dot4` is whether the device multiplies signed bytes and the model's
-    /// activations may be such, which is then the fixed choice; floats are always allowed.
-    pub fn new(dot4: bool, depth: usize, budget: Duration) -> Self {
-        let products = if dot4 { Products::Dot4 } else { Products::Float };
+    /// Nothing was tried: the choice is the fixed one. `features` has `dot4` where the device multiplies signed bytes and the
+    /// model's activations may be such, which is then the fixed choice; floats are always allowed. Extensions are used only
+    /// where they were the quicker.
+    pub fn new(features: Features, depth: usize, budget: Duration) -> Self {
+        let products = if features.dot4 { Products::Dot4 } else { Products::Float };
         let fixed = Kernels { products, ..Kernels::default() };
-        Self { fixed, depth, budget, spent: Duration::ZERO, times: Vec::new() }
+        Self { fixed, features, depth, budget, spent: Duration::ZERO, times: Vec::new() }
     }
 
     /// Makes the trials that are left, and returns when the choice is made; pending while the device works, and then to be
@@ -131,8 +134,9 @@ impl Tuning {
 
     /// What a token takes of a model that has `share` times the weights of the one that was timed, if that was tried.
     pub fn token(&self, share: f64) -> Option<Duration> {
-        let products = self.kernels().products;
-        let step = self.time(decode(Kernels { products, ..self.fixed }))?;
+        let Kernels { products, extensions: Extensions { subgroups, .. }, .. } = self.kernels();
+        let extensions = Extensions { subgroups, ..Extensions::NONE };
+        let step = self.time(decode(Kernels { products, extensions, ..self.fixed }))?;
         let seconds = self.time(idle(self.fixed))? + share * step;
         Duration::try_from_secs_f64(seconds).ok()
     }
@@ -148,11 +152,19 @@ impl Tuning {
                 best = other;
             }
         }
+        let other = self.extended(best, Extensions { subgroups: true, ..best.extensions });
+        if other != best && is_quicker(time(decode(other)), time(decode(best))) {
+            best = other;
+        }
         best.gemm_rows = gemm_rows(best, time);
+        let mut deep = |kernels| time(Trial { kernels, rows: 1, pos: self.depth });
+        let other = self.extended(best, Extensions { f16: true, ..best.extensions });
+        if other != best && is_quicker(deep(other), deep(best)) {
+            best = other;
+        }
         if self.depth < best.split {
             return best;
         }
-        let mut deep = |kernels| time(Trial { kernels, rows: 1, pos: self.depth });
         for split in SPLITS {
             let other = Kernels { split, ..best };
             if is_quicker(deep(other), deep(best)) {
@@ -160,6 +172,11 @@ impl Tuning {
             }
         }
         best
+    }
+
+    /// The same variants with these extensions, as far as the device offers them.
+    fn extended(&self, kernels: Kernels, extensions: Extensions) -> Kernels {
+        Kernels { extensions: extensions.only(self.features.extensions), ..kernels }
     }
 }
 

@@ -9,10 +9,11 @@ use lowbit_core::backend::{Backend, Gate, Norm, at_once};
 use lowbit_core::buffer::Bytes;
 use lowbit_core::format::Format;
 use lowbit_core::kernels::selftest::sample;
-use lowbit_gpu::{Kernels, Products};
+use lowbit_gpu::{Extensions, Kernels, Products};
 use support::{Gpu, dequantized, gpu, product, tensor, values};
 
-const DOT4: Kernels = Kernels { products: Products::Dot4, gemm_rows: 16, split: 128 };
+const DOT4: Kernels =
+    Kernels { products: Products::Dot4, gemm_rows: 16, split: 128, extensions: Extensions::NONE };
 
 /// The unit matrix, with which a product is what its codes stand for.
 fn unit(format: Format, n: usize) -> PackedMatrix {

@@ -13,14 +13,16 @@ use lowbit_core::simd::Isa;
 use lowbit_engine::log_probs::LogProbs;
 use lowbit_engine::oracle::Oracle;
 use lowbit_engine::{GenerateOptions, Generation, LoadOptions, Model, SamplingOptions};
-use lowbit_gpu::{Dry, GpuBackend, Kernels, Products};
+use lowbit_gpu::{Dry, Extensions, GpuBackend, Kernels, Products};
 use lowbit_testing::TinyModel;
 use nudged::Nudged;
 use std::path::Path;
-use support::{artifact, gpu};
+use support::{EXTENDED, artifact, gpu};
 
-const FLOAT: Kernels = Kernels { products: Products::Float, gemm_rows: 16, split: 128 };
-const DOT4: Kernels = Kernels { products: Products::Dot4, gemm_rows: 16, split: 128 };
+const FLOAT: Kernels =
+    Kernels { products: Products::Float, gemm_rows: 16, split: 128, extensions: Extensions::NONE };
+const DOT4: Kernels =
+    Kernels { products: Products::Dot4, gemm_rows: 16, split: 128, extensions: Extensions::NONE };
 
 fn cpu(activations: Activations) -> CpuBackend {
     CpuBackend::new(Isa::best(), 2, activations).unwrap()
@@ -54,9 +56,11 @@ fn a_small_model_says_what_the_reference_says() {
         let ids: Vec<u32> = (0..23).map(|i| 3 + i * 11 % 200).collect();
         let expected = logits(&artifact, Oracle::default(), &ids, 23);
         for chunk in [1, 5, 23] {
-            let found = logits(&artifact, gpu(FLOAT), &ids, chunk);
-            let kl = worst_kl(&expected, &found, expected.len() / ids.len());
-            assert!(kl < 1e-6, "{matrix_type}, chunks of {chunk}: KL {kl:e}");
+            for kernels in [FLOAT, Kernels { extensions: EXTENDED, ..FLOAT }] {
+                let found = logits(&artifact, gpu(kernels), &ids, chunk);
+                let kl = worst_kl(&expected, &found, expected.len() / ids.len());
+                assert!(kl < 1e-6, "{kernels}, {matrix_type}, chunks of {chunk}: KL {kl:e}");
+            }
         }
     }
 }
@@ -110,8 +114,7 @@ fn a_token_reads_every_weight_once_and_little_else() {
     let weights: usize = sizes.map(PlaneSizes::total).sum();
     // What splits of the cache give is merged in a dispatch, and codes are made of the gated products in one; those of
     // attention in that of the merge, or where there is none in another.
-    for (kernels, context, of_layer) in [(FLOAT, 128, 8), (FLOAT, 4096, 9), (DOT4, 128, 10), (DOT4, 4096, 10)]
-    {
+    for (kernels, context, of_layer) in [(FLOAT, 128, 7), (FLOAT, 4096, 8), (DOT4, 128, 9), (DOT4, 4096, 9)] {
         let backend = GpuBackend::with(Dry::default(), kernels);
         let options = LoadOptions { context: Some(context) };
         let mut model = Model::load(&artifact, backend, options).unwrap();

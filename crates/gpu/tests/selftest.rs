@@ -9,9 +9,9 @@ use lowbit_core::activation::Activations;
 use lowbit_core::backend::at_once;
 use lowbit_core::container::Header;
 use lowbit_engine::{LoadOptions, SelfTest, Upload};
-use lowbit_gpu::{Executor, GpuBackend, Native, Plan};
+use lowbit_gpu::{Executor, Extensions, GpuBackend, Kernels, Native, Plan};
 use lowbit_testing::TinyModel;
-use support::{artifact, native};
+use support::{EXTENDED, artifact, gpu, native};
 
 fn header() -> Header {
     artifact(&TinyModel::default()).header().clone()
@@ -45,8 +45,11 @@ impl Executor for Lazy {
 
 #[test]
 fn a_device_that_computes_rightly_passes() {
-    let mut test = SelfTest::new(&header(), Activations::A16).unwrap();
-    at_once(test.poll(&mut GpuBackend::new(native()))).unwrap();
+    for extensions in [Extensions::NONE, EXTENDED] {
+        let kernels = Kernels { extensions, ..Kernels::default() };
+        let mut test = SelfTest::new(&header(), Activations::A16).unwrap();
+        at_once(test.poll(&mut gpu(kernels))).unwrap();
+    }
 }
 
 #[test]

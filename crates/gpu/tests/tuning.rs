@@ -6,7 +6,7 @@ mod support;
 
 use lowbit_core::Result;
 use lowbit_engine::{Probe, ProbeShape};
-use lowbit_gpu::{BufferId, Executor, GpuBackend, Native, Products, Tuning};
+use lowbit_gpu::{BufferId, Executor, Features, GpuBackend, Native, Products, Tuning};
 use lowbit_testing::TinyModel;
 use std::task::Poll;
 use std::time::Duration;
@@ -33,9 +33,11 @@ impl Executor for Background {
 fn a_search_ends_with_variants_that_are_allowed() {
     let shape = ProbeShape::new(artifact(&TinyModel::default()).header()).unwrap();
     for dot4 in [false, true] {
-        let mut device = GpuBackend::new(Background { native: native(), is_ready: false });
+        let background = Background { native: native(), is_ready: false };
+        let features = Features { dot4, ..background.native.features() };
+        let mut device = GpuBackend::new(background);
         let mut probe = Probe::new(&shape, &device).unwrap();
-        let mut tuning = Tuning::new(dot4, shape.last_position(), Duration::MAX);
+        let mut tuning = Tuning::new(features, shape.last_position(), Duration::MAX);
         let mut pending = 0;
         loop {
             let result = tuning.poll(&mut device, |device, trial| probe.poll(device, trial.rows, trial.pos));

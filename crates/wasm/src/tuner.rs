@@ -8,7 +8,7 @@ use lowbit_core::backend::{CpuBackend, at_once};
 use lowbit_core::container::parse_header;
 use lowbit_core::simd::Isa;
 use lowbit_engine::{Probe, ProbeShape};
-use lowbit_gpu::{Choice, GpuBackend, Key, Origin, Record, Tuning};
+use lowbit_gpu::{Choice, Extensions, Features, GpuBackend, Key, Origin, Record, Tuning};
 use std::time::Duration;
 use wasm_bindgen::prelude::*;
 
@@ -26,8 +26,9 @@ pub struct Tuner {
 
 #[wasm_bindgen]
 impl Tuner {
-    /// The fixed choice, until something is recalled or measured. `adapter` is what the GPU calls itself; the others are as
-    /// for [`GpuArtifact`](crate::gpu::GpuArtifact), but that `options` has the threads that the CPU would have.
+    /// The fixed choice, until something is recalled or measured. `adapter` is what the GPU calls itself, `dot4`, `subgroups`
+    /// and `f16` what it can do; the others are as for [`GpuArtifact`](crate::gpu::GpuArtifact), but that `options` has the
+    /// threads that the CPU would have.
     #[wasm_bindgen(constructor)]
     pub fn new(
         name: &str,
@@ -35,6 +36,8 @@ impl Tuner {
         adapter: String,
         options: &str,
         dot4: bool,
+        subgroups: bool,
+        f16: bool,
     ) -> Result<Tuner, JsValue> {
         let options: StartOptions = parse(options)?;
         let header = parse_header(name, header, None).and_then(|parsed| parsed.complete(name));
@@ -42,9 +45,10 @@ impl Tuner {
         let activations = options.activations.unwrap_or(header.manifest.activations);
         // What is as exact as bytes serves no model that asks for more.
         let dot4 = dot4 && activations == Activations::A8;
+        let features = Features { dot4, extensions: Extensions { subgroups, f16 } };
         let shape = ProbeShape::new(&header).map_err(Failure::from)?;
-        let key = Key::new(adapter, format!("{shape}, {}", activations.name()), dot4);
-        let tuning = Tuning::new(dot4, shape.last_position(), Tuning::BUDGET);
+        let key = Key::new(adapter, format!("{shape}, {}", activations.name()), features);
+        let tuning = Tuning::new(features, shape.last_position(), Tuning::BUDGET);
         // A module without shared memory has no more.
         let threads = if cfg!(target_feature = "atomics") { options.threads } else { 1 };
         Ok(Self { key, shape, tuning, activations, threads, device: None, record: None })

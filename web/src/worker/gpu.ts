@@ -29,6 +29,9 @@ interface Plan {
   runs: Run[];
 }
 
+/** What shaders may use where the GPU has it. */
+const EXTENSIONS: GPUFeatureName[] = ['subgroups', 'shader-f16'];
+
 /** The browser tells within this time that a device is lost. */
 const LOSS_NOTICE_MS = 500;
 
@@ -60,6 +63,12 @@ export class Gpu {
     private readonly device: GPUDevice,
     readonly adapter: AdapterInfo,
   ) {
+    const has = (feature: GPUFeatureName) => device.features.has(feature);
+    this.features = {
+      dot4: navigator.gpu.wgslLanguageFeatures.has('packed_4x8_integer_dot_product'),
+      subgroups: has('subgroups'),
+      f16: has('shader-f16'),
+    };
     this.#step = device.createBuffer({ label: 'step', size: 16, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
     device.onuncapturederror = ({ error }) => this.#fail(new LowbitError('device', `GPU: ${error.message}`));
     this.#lost = device.lost.then(({ message, reason }) => {
@@ -75,14 +84,15 @@ export class Gpu {
     const { vendor, architecture, device, description, isFallbackAdapter } = adapter.info;
     try {
       // The default limits, which every device has: what runs here runs everywhere.
-      return new Gpu(await adapter.requestDevice({ label: 'lowbit' }), { vendor, architecture, device, description, isSoftware: isFallbackAdapter });
+      const requiredFeatures = EXTENSIONS.filter((feature) => adapter.features.has(feature));
+      return new Gpu(await adapter.requestDevice({ label: 'lowbit', requiredFeatures }), { vendor, architecture, device, description, isSoftware: isFallbackAdapter });
     } catch {
       return undefined;
     }
   }
 
-  /** Whether shaders may multiply signed bytes, four at a time. */
-  readonly hasDot4 = navigator.gpu.wgslLanguageFeatures.has('packed_4x8_integer_dot_product');
+  /** What it can do beyond what every GPU can: `Features` of `crates/gpu/src/kernels.rs`. */
+  readonly features: Record<'dot4' | 'subgroups' | 'f16', boolean>;
 
   /** Whether anything has gone wrong, other than a result. */
   get hasFailed(): boolean {

@@ -23,7 +23,8 @@ const measured = new Map<string, string>();
  */
 export async function chooseVariants(wasm: Wasm, name: string, header: Uint8Array, gpu: Gpu, target: Target): Promise<string> {
   const { isSoftware, ...adapter } = gpu.adapter;
-  const tuner = wasm.call((glue) => new glue.Tuner(name, header, JSON.stringify(adapter), target.options, gpu.hasDot4));
+  const { dot4, subgroups, f16 } = gpu.features;
+  const tuner = wasm.call((glue) => new glue.Tuner(name, header, JSON.stringify(adapter), target.options, dot4, subgroups, f16));
   try {
     const known = isSoftware || (await isKnown(wasm, tuner));
     if (!known) await measure(wasm, tuner);

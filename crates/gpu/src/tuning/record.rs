@@ -1,8 +1,8 @@
 //! What is remembered of a device and a model, and what is told of it.
 
 use crate::attention::CHUNK;
-use crate::kernels::{Kernels, Products};
-use crate::shader::{Shader, fingerprint};
+use crate::kernels::{Extensions, Features, Kernels};
+use crate::shader::Shader;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -34,22 +34,22 @@ pub struct Key {
     device: String,
     model: String,
     dot4: bool,
+    extensions: Extensions,
 }
 
 impl Key {
-    /// The device as it calls itself, the shape of the model, and whether products of signed bytes are among the variants.
-    pub fn new(device: String, model: String, dot4: bool) -> Self {
-        let (version, shaders) =
-            (env!("CARGO_PKG_VERSION").to_owned(), format!("{:016x}", Shader::fingerprint()));
-        Self { version, shaders, device, model, dot4 }
+    /// The device as it calls itself, the shape of the model, and what variants may use.
+    pub fn new(device: String, model: String, features: Features) -> Self {
+        let (version, shaders) = (env!("CARGO_PKG_VERSION").to_owned(), Shader::FINGERPRINT.to_owned());
+        let Features { dot4, extensions } = features;
+        Self { version, shaders, device, model, dot4, extensions }
     }
 
     /// Whether variants are among those that may be chosen.
-    fn allows(&self, Kernels { products, gemm_rows, split }: Kernels) -> bool {
-        (self.dot4 || products == Products::Float)
-            && gemm_rows > 1
-            && split > 0
-            && split.is_multiple_of(CHUNK)
+    fn allows(&self, kernels: Kernels) -> bool {
+        let Kernels { gemm_rows, split, .. } = kernels;
+        let features = Features { dot4: self.dot4, extensions: self.extensions };
+        features.allow(kernels) && gemm_rows > 1 && split > 0 && split.is_multiple_of(CHUNK)
     }
 }
 
@@ -78,6 +78,13 @@ impl Record {
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
+}
+
+/// A number that is most likely another one for other bytes (FNV-1a).
+fn fingerprint(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    bytes.into_iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 /// Where a choice comes from.

@@ -10,7 +10,9 @@ use lowbit_core::format::{Codes, Format};
 use lowbit_core::simd::Scalar;
 use lowbit_core::{PackedMatrix, Result};
 use lowbit_engine::convert;
-use lowbit_gpu::{BufferId, Executor, GpuBackend, Kernels, MAX_BINDING, Matrix, Native, Products, Tensor};
+use lowbit_gpu::{
+    BufferId, Executor, Extensions, GpuBackend, Kernels, MAX_BINDING, Matrix, Native, Products, Tensor,
+};
 use lowbit_testing::TinyModel;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,7 +20,14 @@ use std::rc::Rc;
 pub type Gpu = GpuBackend<Native>;
 
 pub fn gpu(kernels: Kernels) -> Gpu {
-    GpuBackend::with(native(), kernels)
+    let native = native();
+    let kernels = offered(kernels, &native);
+    GpuBackend::with(native, kernels)
+}
+
+/// The variants with no more extensions than the device has.
+fn offered(kernels: Kernels, native: &Native) -> Kernels {
+    Kernels { extensions: kernels.extensions.only(native.features().extensions), ..kernels }
 }
 
 pub fn native() -> Native {
@@ -80,7 +89,9 @@ pub struct Narrow {
 /// Such a GPU, and what to set its buffers' size with.
 pub fn narrow(kernels: Kernels) -> (GpuBackend<Narrow>, Rc<Cell<u64>>) {
     let max_binding = Rc::new(Cell::new(MAX_BINDING));
-    let narrow = Narrow { native: native(), max_binding: max_binding.clone() };
+    let native = native();
+    let kernels = offered(kernels, &native);
+    let narrow = Narrow { native, max_binding: max_binding.clone() };
     (GpuBackend::with(narrow, kernels), max_binding)
 }
 
@@ -190,8 +201,12 @@ pub fn dequantized(x: &[f32]) -> Vec<f64> {
     values.take(x.len()).collect()
 }
 
+const FLOAT: Kernels =
+    Kernels { products: Products::Float, gemm_rows: 16, split: 128, extensions: Extensions::NONE };
+const DOT4: Kernels = Kernels { products: Products::Dot4, ..FLOAT };
+/// All extensions, of which a device uses what it offers.
+pub const EXTENDED: Extensions = Extensions { subgroups: true, f16: true };
+
 /// The variants that tests run with.
-pub const KERNELS: [Kernels; 2] = [
-    Kernels { products: Products::Float, gemm_rows: 16, split: 128 },
-    Kernels { products: Products::Dot4, gemm_rows: 16, split: 128 },
-];
+pub const KERNELS: [Kernels; 4] =
+    [FLOAT, DOT4, Kernels { extensions: EXTENDED, ..FLOAT }, Kernels { extensions: EXTENDED, ..DOT4 }];
