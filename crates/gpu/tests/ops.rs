@@ -82,7 +82,7 @@ fn queries_and_attention(
     shape: AttentionShape,
     cut: bool,
 ) -> Vec<f32> {
-    let (width, capacity) = (64, 5);
+    let (width, capacity) = (64usize.next_multiple_of(format.k_multiple()), 5);
     let AttentionShape { n_heads, n_kv_heads, head_dim, .. } = shape;
     let matrices = [n_heads, n_kv_heads, n_kv_heads].map(|n| sample(format, n * head_dim, width, n as u64));
     let [q, k, v] = matrices.each_ref().map(|w| upload(gpu, max_binding, w, cut));
