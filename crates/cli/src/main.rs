@@ -96,7 +96,7 @@ fn report(e: &Error, json: bool) -> ExitCode {
 /// One line on stderr; with `json` an object on stdout instead.
 #[expect(clippy::print_stderr, reason = "the one place where errors are shown")]
 fn show_error(e: &Error, json: bool) {
-    let message = e.to_string().replace('\n', " ");
+    let message = output::one_line(&e.to_string());
     let object = serde_json::json!({ "error": { "code": e.code(), "message": message } });
     if !(json && output::json(&object).is_ok()) {
         eprintln!("lowbit: {message}");

@@ -14,6 +14,19 @@ pub fn line(line: &str) -> Result<()> {
     text(&format!("{line}\n"))
 }
 
+/// What a file says, on one line: what could steer a terminal is spelt out.
+pub fn one_line(said: &str) -> String {
+    let mut line = String::with_capacity(said.len());
+    for c in said.chars() {
+        match c {
+            '\n' => line.push(' '),
+            c if c.is_control() => line.extend(c.escape_debug()),
+            c => line.push(c),
+        }
+    }
+    line
+}
+
 /// Writes a value as one line of JSON.
 pub fn json(value: &impl serde::Serialize) -> Result<()> {
     let value = serde_json::to_string(value)

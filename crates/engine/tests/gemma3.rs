@@ -212,7 +212,7 @@ fn bad_configurations_name_the_field() {
         (change(|c| c.global_every = 0), "gemma3.global_every"),
         (change(|c| c.query_scalar = -1.0), "gemma3.query_scalar"),
         (change(|c| c.embedding_scale = f32::NAN), "gemma3.embedding_scale"),
-        (change(|c| c.local_rope.base = 0.0), "rope.base"),
+        (change(|c| c.local_rope.base = 0.0), "gemma3.local_rope.base"),
     ] {
         assert!(message.contains(field), "{message}");
     }

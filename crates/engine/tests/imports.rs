@@ -110,9 +110,17 @@ fn gemma_3_is_the_same_from_both() {
         (&5e5.into(), &8.0.into())
     );
     assert_eq!(parameters["gemma3"]["local_rope"]["base"], 2e4);
-    let changes: [(Change, &str); 5] = [
+    let changes: [(Change, &str); 7] = [
         (
             |json| json["layer_types"] = ["full_attention", "sliding_attention"].as_slice().into(),
+            "layer_types",
+        ),
+        (|json| json["layer_types"] = ["chunked_attention"; 7].as_slice().into(), "chunked_attention"),
+        (
+            |json| {
+                json["num_hidden_layers"] = u64::MAX.into();
+                json["layer_types"] = ["sliding_attention"].as_slice().into();
+            },
             "layer_types",
         ),
         (|json| json["hidden_activation"] = "relu".into(), "hidden_activation"),

@@ -10,7 +10,7 @@ use lowbit_core::import::{Parsed, safetensors};
 use lowbit_engine::Result;
 use lowbit_engine::arch;
 use lowbit_engine::convert::{HuggingFace, InMemory, Options, Plan, Shard, gguf, hugging_face};
-use lowbit_testing::{Rng, TinyModel, mutate};
+use lowbit_testing::{GgufBuilder, Meta, Rng, TinyModel, Vocabulary, mutate};
 use peak_alloc::PeakAlloc;
 use std::sync::Arc;
 
@@ -26,6 +26,50 @@ const BYTES_AT_LEAST: usize = 1 << 20;
 
 fn tiny() -> TinyModel {
     TinyModel { n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 1, ffn_dim: 32, ..TinyModel::default() }
+}
+
+/// A Gemma 3 with a matrix of every K type and a vocabulary of SentencePiece.
+fn gemma() -> GgufBuilder {
+    let model = TinyModel {
+        architecture: "gemma3",
+        d_model: 256,
+        n_heads: 8,
+        matrix_type: "Q4_0",
+        embedding_type: "Q4_0",
+        ..tiny()
+    };
+    let mut gguf = model.builder();
+    for (name, rows, ty, block) in [
+        ("attn_q", 256, 10, 84),
+        ("attn_k", 32, 11, 110),
+        ("attn_v", 32, 12, 144),
+        ("ffn_gate", 32, 13, 176),
+        ("ffn_up", 32, 14, 210),
+    ] {
+        gguf.tensor(&format!("blk.0.{name}.weight"), &[256, rows], ty, vec![0; rows as usize * block]);
+    }
+    let count = Vocabulary::default().tokens.len();
+    let types = (0..count).map(|id| if id < 3 { [2, 3, 3][id] } else { 1 }).collect();
+    gguf.meta("tokenizer.ggml.model", "llama")
+        .meta("tokenizer.ggml.scores", Meta::F32s((0..count).map(|id| -(id as f32)).collect()))
+        .meta("tokenizer.ggml.token_type", Meta::I32s(types))
+        .meta("tokenizer.ggml.unknown_token_id", Meta::U32(0))
+        .meta("gemma3.rope.freq_base_swa", Meta::F32(1e4))
+        .meta("gemma3.attention.key_length", Meta::U32(32))
+        .meta("gemma3.attention.sliding_window_pattern", Meta::U32(6))
+        .meta("gemma3.final_logit_softcapping", Meta::F32(0.0))
+        .remove_meta("tokenizer.ggml.merges");
+    gguf
+}
+
+/// The header of the artifact of a GGUF file, and its data.
+fn packed(model: &[u8]) -> (Vec<u8>, Artifact) {
+    let plan = gguf("m.gguf", model, None, &Options::default()).unwrap().complete("m.gguf").unwrap();
+    let mut conversion = InMemory::new(plan).unwrap();
+    while let Some((_, range)) = conversion.next_range() {
+        conversion.push(&model[range.start as usize..range.end as usize]).unwrap();
+    }
+    conversion.finish(None).unwrap()
 }
 
 /// Runs a plan on one file and loads what comes out.
@@ -107,20 +151,16 @@ fn bombard(name: &str, bytes: &[u8], header_len: usize, load: impl Fn(Vec<u8>) -
 
 #[test]
 fn damaged_headers_are_refused_without_harm() {
-    let model = tiny().gguf();
-    let header = tiny().builder().header().len();
-    let refused = bombard("gguf", &model, header, load_gguf);
-    assert!(refused > MUTATIONS / 2, "{refused}");
+    for (name, builder) in [("llama", tiny().builder()), ("gemma3", gemma())] {
+        let model = builder.build();
+        let refused = bombard(&format!("gguf of {name}"), &model, builder.header().len(), load_gguf);
+        assert!(refused > MUTATIONS / 2, "{refused}");
 
-    let plan = gguf("m.gguf", &model, None, &Options::default()).unwrap().complete("m.gguf").unwrap();
-    let mut conversion = InMemory::new(plan).unwrap();
-    while let Some((_, range)) = conversion.next_range() {
-        conversion.push(&model[range.start as usize..range.end as usize]).unwrap();
+        let (header, artifact) = packed(&model);
+        let file = [&header, artifact.data().as_slice()].concat();
+        let refused = bombard(&format!("artifact of {name}"), &file, header.len(), load_artifact);
+        assert!(refused > MUTATIONS / 2, "{refused}");
     }
-    let (header, artifact) = conversion.finish(None).unwrap();
-    let file = [&header, artifact.data().as_slice()].concat();
-    let refused = bombard("artifact", &file, header.len(), load_artifact);
-    assert!(refused > MUTATIONS / 2, "{refused}");
 
     let folder = std::env::temp_dir().join(format!("lowbit-mutations-{}", std::process::id()));
     let floats = TinyModel { matrix_type: "F16", embedding_type: "F16", ..tiny() };

@@ -9,7 +9,7 @@ use lowbit_engine::sampler::Sampler;
 use lowbit_engine::{
     Event, FinishReason, GenerateOptions, Generation, Message, Model, SamplingOptions, Session,
 };
-use support::tiny_model;
+use support::{model_of, tiny_gemma3_config, tiny_model};
 
 fn options(max_tokens: usize) -> GenerateOptions {
     GenerateOptions {
@@ -112,6 +112,22 @@ fn an_edited_history_is_run_again_from_the_change() {
     assert_eq!(generation.stats().reused_tokens, 17);
     let edited = finish(generation, &mut model, &mut session).0;
     assert_eq!(edited, fresh_answer(&mut model, &history, 5));
+}
+
+#[test]
+fn windows_forget_nothing_that_an_edited_history_needs() {
+    let mut model = model_of(tiny_gemma3_config(), 64).unwrap();
+    let first = prompt(1, 21);
+    for kept in [20, 16, 8, 6, 5, 4, 1, 0] {
+        let mut session = model.session().unwrap();
+        answer(&mut model, &mut session, &first, 10);
+        let edited = [&first[..kept], &prompt(2, 9)].concat();
+        let expected = fresh_answer(&mut model, &edited, 12);
+        assert_eq!(answer(&mut model, &mut session, &edited, 12), expected, "{kept} kept");
+        let longer = [&edited[..], &expected, &prompt(3, 7)].concat();
+        let expected = fresh_answer(&mut model, &longer, 6);
+        assert_eq!(answer(&mut model, &mut session, &longer, 6), expected, "{kept} kept, then a turn");
+    }
 }
 
 #[test]

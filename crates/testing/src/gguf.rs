@@ -19,6 +19,8 @@ pub enum Meta {
     I32s(Vec<i32>),
     /// array of f32
     F32s(Vec<f32>),
+    /// array of f64
+    F64s(Vec<f64>),
 }
 
 impl From<&str> for Meta {
@@ -154,6 +156,10 @@ fn meta(out: &mut Vec<u8>, value: &Meta) {
         }
         Meta::F32s(x) => {
             array(out, 6, x.len());
+            x.iter().for_each(|x| out.extend(x.to_le_bytes()));
+        }
+        Meta::F64s(x) => {
+            array(out, 12, x.len());
             x.iter().for_each(|x| out.extend(x.to_le_bytes()));
         }
     }

@@ -114,25 +114,24 @@ impl Inspect {
                 "vectors": vectors,
             }));
         }
-        output::line(&format!("architecture  {}", manifest.architecture))?;
-        output::line(&format!("config        {}", manifest.config))?;
-        output::line(&format!("activations   {}", manifest.activations.name()))?;
+        said(&format!("architecture  {}", manifest.architecture))?;
+        said(&format!("config        {}", manifest.config))?;
+        said(&format!("activations   {}", manifest.activations.name()))?;
         if !manifest.sampling.is_null() {
-            output::line(&format!("sampling      {}", manifest.sampling))?;
+            said(&format!("sampling      {}", manifest.sampling))?;
         }
-        output::line(&format!("source        {} ({})", manifest.source.file, manifest.source.licence))?;
-        output::line(&format!(
-            "data          {} bytes in {} chunks",
-            header.data_len,
-            manifest.chunks.len()
-        ))?;
+        said(&format!("source        {} ({})", manifest.source.file, manifest.source.licence))?;
+        said(&format!("data          {} bytes in {} chunks", header.data_len, manifest.chunks.len()))?;
         for (name, m) in by_number(&matrices) {
-            output::line(&format!("{name:32} {:5} {:6} x {:<6} {:>10} bytes", m.format, m.n, m.k, m.bytes))?;
+            said(&format!("{name:32} {:5} {:6} x {:<6} {:>10} bytes", m.format, m.n, m.k, m.bytes))?;
         }
-        by_number(&vectors)
-            .into_iter()
-            .try_for_each(|(name, len)| output::line(&format!("{name:32} f32   {len:6}")))
+        by_number(&vectors).into_iter().try_for_each(|(name, len)| said(&format!("{name:32} f32   {len:6}")))
     }
+}
+
+/// A line of what the file says.
+fn said(line: &str) -> Result<()> {
+    output::line(&output::one_line(line))
 }
 
 /// Entries in the order in which people count: `blk.2` before `blk.10`.

@@ -82,7 +82,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The manifest's entry and the planes `W`, `X`, `S`, `M` of a matrix, as ranges of the data region.
+    /// The manifest's entry and the planes `W`, `X`, `S`, `M`, `D` of a matrix, as ranges of the data region.
     pub fn matrix(&self, name: &str) -> Option<(&MatrixEntry, &[Range<usize>; PLANES])> {
         Some((self.manifest.matrices.get(name)?, self.matrices.get(name)?))
     }
@@ -138,6 +138,13 @@ impl Header {
         let mut planes = HashSet::new();
         for (name, entry) in &self.manifest.matrices {
             let fail = |problem: String| Error::malformed(file, format!("matrix {name}"), problem);
+            let (of, multiple) = (entry.format.spec().name, entry.format.k_multiple());
+            if !entry.k.is_multiple_of(multiple) {
+                return Err(fail(format!(
+                    "its rows have {} weights, those of {of} are multiples of {multiple}; pack the model again",
+                    entry.k
+                )));
+            }
             let sizes = entry
                 .format
                 .plane_sizes(entry.n, entry.k)
@@ -150,8 +157,7 @@ impl Header {
                 match (size, tensor) {
                     (0, None) => continue,
                     (0, Some(_)) => {
-                        let format = entry.format.spec().name;
-                        return Err(fail(format!("plane {letter} is there, but {format} has none")));
+                        return Err(fail(format!("plane {letter} is there, but {of} has none")));
                     }
                     (_, None) => {
                         return Err(Error::missing_tensor(file, &plane));

@@ -33,6 +33,7 @@ fn sample() -> (Layout, Vec<u8>, Vec<u8>) {
         Item::Matrix { name: "b".into(), format: Format::Q8, n: 20, k: 40 },
         Item::Document { name: "tokenizer.json".into(), len: 7 },
         Item::Matrix { name: "c".into(), format: Format::F32, n: 20, k: 40 },
+        Item::Matrix { name: "d".into(), format: Format::Q4k, n: 20, k: 512 },
     ];
     let layout = Layout::new("t.lowbit", manifest(), &items).unwrap();
     let mut data = vec![0; layout.data_len()];
@@ -189,6 +190,14 @@ fn refuses_bad_headers() {
         (|_, m| m["matrices"]["a"]["k"] = 0.into(), "matrix a: its shape"),
         (|_, m| m["matrices"]["a"]["format"] = "q4m".into(), "tensor a.M is missing"),
         (|_, m| m["matrices"]["a"]["format"] = "q3".into(), "unknown variant"),
+        (
+            |_, m| m["matrices"]["a"]["format"] = "q4k".into(),
+            "matrix a: its rows have 40 weights, those of q4k",
+        ),
+        (|_, m| m["matrices"]["d"]["format"] = "q6k".into(), "tensor d.X is missing"),
+        (|_, m| m["matrices"]["d"]["format"] = "q4".into(), "matrix d: plane S is U8"),
+        (|_, m| m["matrices"]["d"]["n"] = 40.into(), "matrix d: plane W is U8"),
+        (|h, _| h["z"] = h.as_object_mut().unwrap().remove("d.D").unwrap(), "tensor d.D is missing"),
         (|_, m| m["matrices"]["z"] = m["matrices"]["a"].clone(), "tensor z.W is missing"),
         (|_, m| m["tokenizer"] = "other.json".into(), "tensor other.json is missing"),
         (|_, m| m["source"] = 1.into(), "manifest: invalid type"),

@@ -33,6 +33,7 @@ impl Gemma3Config {
         check("gemma3.window", self.window > 0, || "is 0, expected at least 1".to_owned())?;
         check("gemma3.global_every", self.global_every > 0, || "is 0, expected at least 1".to_owned())?;
         positive("gemma3.query_scalar", self.query_scalar.into())?;
+        positive("gemma3.local_rope.base", self.local_rope.base)?;
         self.local_rope.validate(head_dim)
     }
 

@@ -334,14 +334,21 @@ fn global_every(config: &Document, n_layers: usize) -> Result<usize> {
         let pattern = config.size("sliding_window_pattern")?.or(config.size("_sliding_window_pattern")?);
         return Ok(pattern.unwrap_or(6));
     };
-    let is_global: Vec<bool> =
-        kinds.as_array().into_iter().flatten().map(|kind| kind == "full_attention").collect();
-    let every = is_global.iter().position(|is_global| *is_global).map_or(n_layers + 1, |first| first + 1);
+    let is_global = |kind: &Value| match kind.as_str() {
+        Some("full_attention") => Some(true),
+        Some("sliding_attention") => Some(false),
+        _ => None,
+    };
+    let is_global: Option<Vec<bool>> =
+        kinds.as_array().and_then(|kinds| kinds.iter().map(is_global).collect());
+    let is_global = is_global.unwrap_or_default();
+    let first = is_global.iter().position(|is_global| *is_global);
+    let every = first.unwrap_or(is_global.len()) + 1;
     let is_regular = is_global.iter().enumerate().all(|(i, found)| *found == (i + 1).is_multiple_of(every));
     if is_regular && is_global.len() == n_layers {
         return Ok(every);
     }
-    let hint = "use a model whose global layers follow each other at equal distances";
+    let hint = "use a model of sliding_attention, with full_attention at equal distances";
     config.unsupported("layer_types", format!("{kinds}"), hint)
 }
 

@@ -424,8 +424,38 @@ fn a_vocabulary_of_sentence_piece_gives_the_tokens_of_its_library() {
     let prefixed = crate::Codec::load(&artifact).unwrap();
     assert_eq!(prefixed.tokenizer().encode("the", false), tokenizer.encode(" the", false));
     assert_eq!(prefixed.tokenizer().decode(&tokenizer.encode(" the", false), true), "the");
-    builder.meta("tokenizer.ggml.scores", Meta::F32s(vec![0.0]));
-    assert!(refusal(&builder.build()).contains("tokenizer.ggml.scores: holds 1 scores for"));
+}
+
+#[test]
+fn a_vocabulary_of_sentence_piece_that_would_lose_text_is_refused() {
+    let golden = include_str!("../../../../tests/golden/tokenizer/spm.json");
+    let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
+    let (sound, count) = (sentence_piece(&golden), golden["pieces"].as_array().unwrap().len());
+    let without_bytes = |unknown: i32| {
+        let mut tokens: Vec<String> = (0..count).map(|id| format!("t{id}")).collect();
+        tokens[1] = "a".into();
+        let mut types = vec![1; count];
+        types[0] = unknown;
+        let mut builder = sound.clone();
+        builder
+            .meta("tokenizer.ggml.tokens", Meta::Texts(tokens))
+            .meta("tokenizer.ggml.token_type", Meta::I32s(types))
+            .remove_meta("tokenizer.ggml.unknown_token_id");
+        builder.build()
+    };
+    let (_, artifact) = pack(&without_bytes(2));
+    assert_eq!(crate::Codec::load(&artifact).unwrap().tokenizer().encode("a!", false), [1, 0]);
+    let message = refusal(&without_bytes(1));
+    assert!(message.contains("tokenizer.ggml.unknown_token_id: is missing"), "{message}");
+
+    for (scores, expected) in [
+        (Meta::F32s(vec![0.0]), "tokenizer.ggml.scores: holds 1 scores for"),
+        (Meta::F32s(vec![f32::NAN; count]), "score 0 is NaN"),
+        (Meta::F64s(vec![1e300; count]), "score 0 is 1000"),
+    ] {
+        let message = refusal(&sound.clone().meta("tokenizer.ggml.scores", scores).build());
+        assert!(message.contains(expected), "{message}");
+    }
 }
 
 #[test]

@@ -234,17 +234,26 @@ impl<'a> Vocabulary<'a> {
         if scores.len() != self.tokens.len() {
             return fail(format!("holds {} scores for {} tokens", scores.len(), self.tokens.len()));
         }
-        if let Some(i) = scores.iter().position(|score| !score.is_finite()) {
-            return fail(format!("score {i} is {}", scores[i]));
+        // JSON has no number for what is not finite; a token would silently lose its score.
+        if let Some(i) = scores.iter().position(|score| !(*score as f32).is_finite()) {
+            return fail(format!("score {i} is {}, expected a finite f32", scores[i]));
         }
         let is_text = |ty: &i64| !matches!(*ty, UNKNOWN | CONTROL | BYTE);
         Ok(scores.iter().zip(&self.types).map(|(score, ty)| is_text(ty).then_some(*score as f32)).collect())
     }
 
+    /// What stands for text that the vocabulary cannot spell: the token that the file names, or else that of the type.
     fn unknown_token(&self) -> Result<Option<&'a str>> {
         let key = "tokenizer.ggml.unknown_token_id";
-        match self.header.unsigned(key)? {
-            None => Ok(None),
+        let of_type = self.types.iter().zip(0u64..).find_map(|(ty, id)| (*ty == UNKNOWN).then_some(id));
+        let has = |byte: u8| self.ids.contains_key(format!("<0x{byte:02X}>").as_str());
+        match self.header.unsigned(key)?.or(of_type) {
+            None if (0..=u8::MAX).all(has) => Ok(None),
+            None => {
+                let problem = "is missing, and so are tokens of bytes: text that the vocabulary cannot spell would be \
+                               lost; convert the model again";
+                Err(Error::malformed(&self.header.file, key, problem).into())
+            }
             Some(id) => match usize::try_from(id).ok().and_then(|id| self.tokens.get(id)) {
                 Some(token) => Ok(Some(token)),
                 None => {

@@ -151,7 +151,11 @@ pub fn tiny_model(context: usize) -> Model<Oracle> {
 
 /// The tiny model with any context.
 pub fn try_tiny_model(context: usize) -> lowbit_engine::Result<Model<Oracle>> {
-    let config = tiny_config();
+    model_of(tiny_config(), context)
+}
+
+/// A model of random weights on the reference backend.
+pub fn model_of(config: ModelConfig, context: usize) -> lowbit_engine::Result<Model<Oracle>> {
     let weights = RandomWeights::new(&config, Format::F32, 1);
     let tokenizer = Tokenizer::from_json(byte_tokenizer_json().as_bytes()).unwrap();
     let codec = Codec::new(tokenizer, Some(TEMPLATE), config.tokens.clone())?;
