@@ -429,7 +429,7 @@ fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
         _ => wgsl!("lib/min_none"),
     };
     let [low, high] = spec.codes.fields();
-    let (groups, parts) = (BLOCK_K / spec.group, 1 + usize::from(spec.scale.has_min()));
+    let (groups, parts) = (BLOCK_K / spec.group, spec.scale.parts());
     let word = if format == Format::F16 { "Halves" } else { "u32" };
     let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<{word}>;");
     let _ = writeln!(text, "const {name}_OFFSET: f32 = {}.0;", spec.offset);

@@ -142,15 +142,15 @@ impl PackedMatrix {
         let spec = self.format.spec();
         let at = (block * (BLOCK_K / spec.group) + group) * TILE_N + lane;
         let sub = |plane: &[u8]| f32::from(plane[at] as i8);
-        let of_super = |parts: usize, part: usize| {
-            f16_at(&self.d, (block * BLOCK_K / SUPER_K * parts + part) * TILE_N + lane)
+        let of_super = |part: usize| {
+            f16_at(&self.d, (block * BLOCK_K / SUPER_K * spec.scale.parts() + part) * TILE_N + lane)
         };
         match spec.scale {
             ScaleForm::None => (1.0, None),
             ScaleForm::F16 => (f16_at(&self.s, at), None),
             ScaleForm::F16Min => (f16_at(&self.s, at), Some(f16_at(&self.m, at))),
-            ScaleForm::Super => (of_super(1, 0) * sub(&self.s), None),
-            ScaleForm::SuperMin => (of_super(2, 0) * sub(&self.s), Some(of_super(2, 1) * sub(&self.m))),
+            ScaleForm::Super => (of_super(0) * sub(&self.s), None),
+            ScaleForm::SuperMin => (of_super(0) * sub(&self.s), Some(of_super(1) * sub(&self.m))),
         }
     }
 }

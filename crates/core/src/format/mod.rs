@@ -113,7 +113,16 @@ impl ScaleForm {
 
     /// Whether scales have two levels; then rows are whole superblocks.
     pub const fn is_super(self) -> bool {
-        matches!(self, Self::Super | Self::SuperMin)
+        self.parts() > 0
+    }
+
+    /// Halves of a superblock and column in the plane `D`.
+    pub const fn parts(self) -> usize {
+        match self {
+            Self::Super => 1,
+            Self::SuperMin => 2,
+            _ => 0,
+        }
     }
 }
 
@@ -197,12 +206,14 @@ impl Format {
             ScaleForm::Super | ScaleForm::SuperMin => weights / group,
         };
         let mins = if scale.has_min() { scales } else { 0 };
-        let supers = match scale {
-            ScaleForm::Super => weights / SUPER_K * 2,
-            ScaleForm::SuperMin => weights / SUPER_K * 4,
-            _ => 0,
-        };
-        Some(PlaneSizes { w: plane(low)?, x: plane(high)?, s: scales, m: mins, d: supers })
+        let supers = weights / SUPER_K;
+        Some(PlaneSizes {
+            w: plane(low)?,
+            x: plane(high)?,
+            s: scales,
+            m: mins,
+            d: supers * scale.parts() * 2,
+        })
     }
 }
 

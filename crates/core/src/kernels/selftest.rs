@@ -144,8 +144,7 @@ pub(crate) fn matrix(format: Format, n: usize, k: usize, fill: Fill, rng: &mut R
     } else {
         (scales(size.s, blocks, 1.0, rng), scales(size.m, blocks, 1.0, rng))
     };
-    let of_superblock = if spec.scale.has_min() { 2 } else { 1 };
-    let d = scales(size.d, blocks * BLOCK_K / SUPER_K * of_superblock, 1.0 / 64.0, rng);
+    let d = scales(size.d, blocks * BLOCK_K / SUPER_K * spec.scale.parts(), 1.0 / 64.0, rng);
     let [w, x, s, m, d] = [w, x, s, m, d].map(|plane| Bytes::copy_of(&plane));
     PackedMatrix { format, n, k, w, x, s, m, d }
 }

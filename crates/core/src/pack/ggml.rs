@@ -154,7 +154,7 @@ pub(super) fn pack_row(
         _ => {
             for (b, block) in bytes.chunks_exact(ty.0.bytes).enumerate() {
                 let halves = if ty.0.block == SUPER_K {
-                    pack_super(planes, ty, row, b, block)
+                    pack_super(planes, row, b, block)
                 } else {
                     pack_block(planes, ty, row, b, block)
                 };
@@ -222,7 +222,7 @@ fn regroup_nibbles([q0, q1, q2, q3]: [u32; 4]) -> [u32; 4] {
 }
 
 /// Packs a superblock of 256 and returns the bits of what its scales and mins are multiplied with.
-fn pack_super(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[u8]) -> [u16; 2] {
+fn pack_super(planes: &mut Planes, row: usize, b: usize, block: &[u8]) -> [u16; 2] {
     let superblock = match planes.format {
         Format::Q2k => Superblock::q2_k(block),
         Format::Q3k => Superblock::q3_k(block),
@@ -233,8 +233,6 @@ fn pack_super(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[
     for (i, codes) in superblock.codes.as_chunks().0.iter().enumerate() {
         planes.put_codes(row, b * (SUPER_K / BLOCK_K) + i, codes);
     }
-    let groups = SUPER_K / ty.0.format.map_or(BLOCK_K, |format| format.spec().group);
-    let mins = if planes.m.is_empty() { &[] } else { &superblock.mins[..groups] };
-    planes.put_super(row, b, [&superblock.scales[..groups], mins], superblock.d);
+    planes.put_super(row, b, &superblock);
     superblock.d
 }

@@ -9,8 +9,9 @@ mod superblock;
 
 pub use ggml::{GGML_TYPES, GgmlType, TypeSpec};
 
+use self::superblock::Superblock;
 use crate::buffer::Bytes;
-use crate::format::{BLOCK_K, PLANES, PlaneSizes, SUPER_K, ScaleForm, TILE_N, quantize_q4, quantize_q8};
+use crate::format::{BLOCK_K, PLANES, PlaneSizes, SUPER_K, TILE_N, quantize_q4, quantize_q8};
 use crate::{Error, Format, PackedMatrix, Result};
 
 /// The tensor that is being packed, for messages.
@@ -204,21 +205,20 @@ impl Planes {
         }
     }
 
-    /// The scales of superblock `b`, and, where the format has them, the mins: a byte a group, and what they are multiplied
-    /// with.
-    fn put_super(&mut self, row: usize, b: usize, [scales, mins]: [&[i8]; 2], d: [u16; 2]) {
+    /// The scales of superblock `b`, the mins, where the format has them, and what these are multiplied with.
+    fn put_super(&mut self, row: usize, b: usize, superblock: &Superblock) {
         let spec = self.format.spec();
-        let (tile, lane) = (row / TILE_N, row % TILE_N);
-        let groups = SUPER_K / spec.group;
-        let supers = tile * (self.k / SUPER_K) + b;
-        for (plane, values) in [(&mut self.s, scales), (&mut self.m, mins)] {
-            for (group, value) in values.iter().enumerate() {
-                put(plane, (supers * groups + group) * TILE_N + lane, value.to_le_bytes());
+        let (groups, parts) = (SUPER_K / spec.group, spec.scale.parts());
+        let supers = row / TILE_N * (self.k / SUPER_K) + b;
+        let at = |of_super: usize, i: usize| (supers * of_super + i) * TILE_N + row % TILE_N;
+        for (i, (scale, min)) in superblock.scales.iter().zip(superblock.mins).enumerate().take(groups) {
+            put(&mut self.s, at(groups, i), scale.to_le_bytes());
+            if spec.scale.has_min() {
+                put(&mut self.m, at(groups, i), min.to_le_bytes());
             }
         }
-        let parts = if spec.scale == ScaleForm::SuperMin { 2 } else { 1 };
-        for (part, d) in d.iter().enumerate().take(parts) {
-            put(&mut self.d, (supers * parts + part) * TILE_N + lane, d.to_le_bytes());
+        for (i, d) in superblock.d.iter().enumerate().take(parts) {
+            put(&mut self.d, at(parts, i), d.to_le_bytes());
         }
     }
 

@@ -32,7 +32,7 @@ impl<'a> Tile<'a> {
         let scales = if spec.scale.is_super() { G * LANES } else { 2 * LANES };
         let mins = if spec.scale.has_min() { scales } else { 0 };
         let part = |plane: &'a [u8], block: usize| &plane[tile * blocks * block..][..blocks * block];
-        let supers = if spec.scale.is_super() { blocks / SUPER_BLOCKS * parts(spec) } else { 0 };
+        let supers = blocks / SUPER_BLOCKS * spec.scale.parts();
         Self {
             format: w.format,
             blocks,
@@ -53,12 +53,6 @@ const SUPER_BLOCKS: usize = SUPER_K / BLOCK_K;
 #[inline(always)]
 fn bytes_of_field(bits: usize) -> usize {
     bits * TILE_N * BLOCK_K / 8
-}
-
-/// Vectors of a superblock in the plane `D`.
-#[inline(always)]
-fn parts(spec: &FormatSpec) -> usize {
-    if spec.scale.has_min() { 2 } else { 1 }
 }
 
 /// A packed format, or several, of `G` groups a block.
@@ -128,7 +122,7 @@ pub(super) trait Packed<const G: usize> {
         let mut scales = [s.splat(0.0); G];
         let spec = Self::spec(tile.format);
         if spec.scale.is_super() {
-            let d = s.load_f16(&tile.d[b / SUPER_BLOCKS * parts(spec) + part]);
+            let d = s.load_f16(&tile.d[b / SUPER_BLOCKS * spec.scale.parts() + part]);
             let vectors = bytemuck::cast_slice::<u8, i8>(plane).as_chunks::<LANES>().0;
             for g in 0..G {
                 scales[g] = s.mul(d, s.load_i8(&vectors[b * G + g]));
@@ -320,7 +314,7 @@ impl<const F: usize> Unpack for U5<F> {
 impl Unpack for I8 {
     #[inline(always)]
     fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
-        codes.0.as_flattened_mut().copy_from_slice(&tile.w[b * 512..][..512]);
+        codes.0 = bytemuck::cast(tile.w.as_chunks::<512>().0[b]);
     }
 }
 

@@ -248,19 +248,15 @@ fn add_block<S: Dot, W: Packed<G>, const P: usize, const R: usize, const G: usiz
     let scales = W::scales(s, tile, b);
     let mins = if W::has_min(tile) { W::mins(s, tile, b) } else { scales };
     for r in 0..R {
-        let mut term = s.mul(s.i32_to_f32(products[0][r]), scales[0]);
-        if W::has_min(tile) {
-            let sum = if G == 1 { x.sums[r] } else { x.first_sums[r] };
-            term = s.add(term, s.mul(s.splat(sum as f32), mins[0]));
-        }
-        if G == 2 {
-            let mut second = s.mul(s.i32_to_f32(products[G - 1][r]), scales[G - 1]);
+        let mut terms = scales;
+        for g in 0..G {
+            terms[g] = s.mul(s.i32_to_f32(products[g][r]), scales[g]);
             if W::has_min(tile) {
-                let [_, sum] = x.sums_of_halves(r);
-                second = s.add(second, s.mul(s.splat(sum as f32), mins[G - 1]));
+                let sum = if G == 1 { x.sums[r] } else { x.sums_of_halves(r)[g] };
+                terms[g] = s.add(terms[g], s.mul(s.splat(sum as f32), mins[g]));
             }
-            term = s.add(term, second);
         }
+        let term = if G == 1 { terms[0] } else { s.add(terms[0], terms[G - 1]) };
         sums[r] = s.add(sums[r], s.mul(term, s.splat(x.scales[r])));
     }
 }

@@ -99,23 +99,6 @@ fn sums<const R: usize>(pairs: &[Pairs; R], codes: impl Unpack, words: Range<usi
     sums
 }
 
-/// [`Dot::dot_halves`]
-#[inline(always)]
-fn halves<C: Codes, const P: usize, const R: usize>(
-    w: C,
-    x: Block<'_, P, R>,
-    offset: i32,
-) -> [[[v128; 4]; R]; 2] {
-    let pairs = x.codes.each_ref().map(Pairs::new);
-    let of_rows = super::half_sums(x);
-    let mut products = [[[i32x4_splat(0); 4]; R]; 2];
-    for half in 0..2 {
-        let sums = sums(&pairs, Any(w), 4 * half..4 * half + 4);
-        products[half] = super::join(Wasm::new(), sums, of_rows[half], offset);
-    }
-    products
-}
-
 /// [`Dot::field`]
 #[inline(always)]
 pub(super) fn field(x: v128, bits: usize, from: usize) -> v128 {
@@ -204,7 +187,14 @@ impl Dot for Wasm {
         x: Block<'_, P, R>,
         offset: i32,
     ) -> [[Self::I32; R]; 2] {
-        halves(w, x, offset)
+        let pairs = x.codes.each_ref().map(Pairs::new);
+        let of_rows = super::half_sums(x);
+        let mut products = [[[i32x4_splat(0); 4]; R]; 2];
+        for half in 0..2 {
+            let sums = sums(&pairs, Any(w), 4 * half..4 * half + 4);
+            products[half] = super::join(self, sums, of_rows[half], offset);
+        }
+        products
     }
 
     #[inline(always)]
