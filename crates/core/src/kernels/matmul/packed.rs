@@ -10,31 +10,28 @@ use crate::simd::{Dot, LANES};
 /// The planes of one tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
-    format: Format,
     pub(super) blocks: usize,
-    w: &'a [u8],
-    x: &'a [u8],
+    pub(super) w: &'a [u8],
+    pub(super) x: &'a [u8],
     /// Scales and mins of blocks, or of groups, of which `d` has what they are multiplied with.
-    s: &'a [u8],
-    m: &'a [u8],
-    d: &'a [[u16; LANES]],
+    pub(super) s: &'a [u8],
+    pub(super) m: &'a [u8],
+    pub(super) d: &'a [[u16; LANES]],
     /// Codes of this tile and all that follow.
     pub(super) rest: &'a [u8],
 }
 
 impl<'a> Tile<'a> {
-    /// Tile `tile` of `w`, whose planes have the sizes that its format demands.
+    /// Tile `tile` of `w`, of the format of `spec`, whose planes have the sizes that it demands.
     #[inline(always)]
-    pub(super) fn of<W: Packed<G>, const G: usize>(w: &'a PackedMatrix, tile: usize) -> Self {
+    pub(super) fn new(spec: &FormatSpec, w: &'a PackedMatrix, tile: usize) -> Self {
         let blocks = super::blocks(w);
-        let spec = W::spec(w.format);
         let [low, high] = spec.codes.fields().map(bytes_of_field);
-        let scales = if spec.scale.is_super() { G * LANES } else { 2 * LANES };
+        let scales = if spec.scale.is_super() { BLOCK_K / spec.group * LANES } else { 2 * LANES };
         let mins = if spec.scale.has_min() { scales } else { 0 };
         let part = |plane: &'a [u8], block: usize| &plane[tile * blocks * block..][..blocks * block];
         let supers = blocks / SUPER_BLOCKS * spec.scale.parts();
         Self {
-            format: w.format,
             blocks,
             w: part(&w.w, low),
             x: part(&w.x, high),
@@ -44,10 +41,43 @@ impl<'a> Tile<'a> {
             rest: &w.w[tile * blocks * low..],
         }
     }
+
+    /// The scales of group `group`.
+    #[inline(always)]
+    pub(super) fn scale<S: Dot>(self, s: S, spec: &FormatSpec, group: usize) -> S::F32 {
+        self.factor(s, spec, self.s, 0, group)
+    }
+
+    /// Its mins.
+    #[inline(always)]
+    pub(super) fn min<S: Dot>(self, s: S, spec: &FormatSpec, group: usize) -> S::F32 {
+        self.factor(s, spec, self.m, 1, group)
+    }
+
+    /// Those of `plane`; if they have two levels, multiplied with part `part` of their superblock's `d`.
+    #[inline(always)]
+    fn factor<S: Dot>(self, s: S, spec: &FormatSpec, plane: &[u8], part: usize, group: usize) -> S::F32 {
+        if spec.scale.is_super() {
+            let d = s.load_f16(&self.d[group * spec.group / SUPER_K * spec.scale.parts() + part]);
+            s.mul(d, s.load_i8(&bytemuck::cast_slice::<u8, i8>(plane).as_chunks().0[group]))
+        } else {
+            s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[group])
+        }
+    }
+
+    /// The codes of block `b`, in fields of so many bits.
+    #[inline(always)]
+    pub(super) fn fields(self, bits: [usize; 2], b: usize) -> Fields<'a> {
+        let block = |plane: &'a [u8], bits: usize| {
+            let len = bytes_of_field(bits);
+            &plane[b * len..][..len]
+        };
+        Fields { planes: [block(self.w, bits[0]), block(self.x, bits[1])], bits }
+    }
 }
 
 /// Blocks of a superblock.
-const SUPER_BLOCKS: usize = SUPER_K / BLOCK_K;
+pub(super) const SUPER_BLOCKS: usize = SUPER_K / BLOCK_K;
 
 /// Bytes of a block in a plane of fields.
 #[inline(always)]
@@ -55,28 +85,12 @@ fn bytes_of_field(bits: usize) -> usize {
     bits * TILE_N * BLOCK_K / 8
 }
 
-/// A packed format, or several, of `G` groups a block.
+/// A packed format of `G` groups a block.
 pub(super) trait Packed<const G: usize> {
-    /// Its properties: known to the compiler where it is one format.
-    fn spec(format: Format) -> &'static FormatSpec;
-
-    /// Whether there are mins.
-    #[inline(always)]
-    fn has_min(tile: Tile<'_>) -> bool {
-        Self::spec(tile.format).scale.has_min()
-    }
-
-    /// The code of zero.
-    #[inline(always)]
-    fn offset(tile: Tile<'_>) -> i32 {
-        Self::spec(tile.format).offset
-    }
-
+    /// Its properties.
+    const SPEC: &'static FormatSpec;
     /// Bytes of a block in `W`.
-    #[inline(always)]
-    fn block_len(tile: Tile<'_>) -> usize {
-        bytes_of_field(Self::spec(tile.format).codes.fields()[0])
-    }
+    const BLOCK_LEN: usize = Self::SPEC.codes.fields()[0] * TILE_N * BLOCK_K / 8;
 
     /// `P - offset * S` of every group of block `b`.
     fn dot<S: Dot, const P: usize, const R: usize>(
@@ -103,49 +117,6 @@ pub(super) trait Packed<const G: usize> {
         }
         products
     }
-
-    /// The scales of the groups of block `b`.
-    #[inline(always)]
-    fn scales<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
-        Self::scales_of(s, tile, tile.s, 0, b)
-    }
-
-    /// Their mins.
-    #[inline(always)]
-    fn mins<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
-        Self::scales_of(s, tile, tile.m, 1, b)
-    }
-
-    /// The scales in `plane`; those of two levels are multiplied with part `part` of their superblock's `d`.
-    #[inline(always)]
-    fn scales_of<S: Dot>(s: S, tile: Tile<'_>, plane: &[u8], part: usize, b: usize) -> [S::F32; G] {
-        let mut scales = [s.splat(0.0); G];
-        let spec = Self::spec(tile.format);
-        if spec.scale.is_super() {
-            let d = s.load_f16(&tile.d[b / SUPER_BLOCKS * spec.scale.parts() + part]);
-            let vectors = bytemuck::cast_slice::<u8, i8>(plane).as_chunks::<LANES>().0;
-            for g in 0..G {
-                scales[g] = s.mul(d, s.load_i8(&vectors[b * G + g]));
-            }
-        } else {
-            scales[0] = s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[b]);
-        }
-        scales
-    }
-}
-
-/// In place of a format's number: any, told apart at run time.
-const ANY: usize = usize::MAX;
-
-/// The number of a format: its own, or, in modules whose size counts, none of its own. Then all formats with such codes
-/// share one copy of the loops.
-pub(super) const fn shared(format: Format) -> usize {
-    if cfg!(target_family = "wasm") { ANY } else { format as usize }
-}
-
-#[inline(always)]
-fn spec<const F: usize>(format: Format) -> &'static FormatSpec {
-    if F == ANY { format.spec() } else { &FORMATS[F] }
 }
 
 /// 4-bit codes of format number `F`, one group a block.
@@ -158,10 +129,8 @@ pub(super) struct I8;
 pub(super) struct Halves<const F: usize>;
 
 impl<const F: usize> Packed<1> for U4<F> {
-    #[inline(always)]
-    fn spec(format: Format) -> &'static FormatSpec {
-        spec::<F>(format)
-    }
+    const SPEC: &'static FormatSpec = &FORMATS[F];
+
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -169,7 +138,7 @@ impl<const F: usize> Packed<1> for U4<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 1] {
-        [s.dot_u4(&tile.w.as_chunks().0[b], x, Self::offset(tile))]
+        [s.dot_u4(&tile.w.as_chunks().0[b], x, Self::SPEC.offset)]
     }
     #[inline(always)]
     fn dots<S: Dot, const P: usize, const N: usize>(
@@ -182,15 +151,13 @@ impl<const F: usize> Packed<1> for U4<F> {
         for n in 1..N {
             codes[n] = &tiles[n].w.as_chunks().0[b];
         }
-        s.dots_u4(codes, x, Self::offset(tiles[0])).map(|product| [product])
+        s.dots_u4(codes, x, Self::SPEC.offset).map(|product| [product])
     }
 }
 
 impl<const F: usize> Packed<1> for U5<F> {
-    #[inline(always)]
-    fn spec(format: Format) -> &'static FormatSpec {
-        spec::<F>(format)
-    }
+    const SPEC: &'static FormatSpec = &FORMATS[F];
+
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -198,15 +165,13 @@ impl<const F: usize> Packed<1> for U5<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 1] {
-        [s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::offset(tile))]
+        [s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::SPEC.offset)]
     }
 }
 
 impl Packed<1> for I8 {
-    #[inline(always)]
-    fn spec(_: Format) -> &'static FormatSpec {
-        &FORMATS[Format::Q8 as usize]
-    }
+    const SPEC: &'static FormatSpec = &FORMATS[Format::Q8 as usize];
+
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -219,10 +184,8 @@ impl Packed<1> for I8 {
 }
 
 impl<const F: usize> Packed<2> for Halves<F> {
-    #[inline(always)]
-    fn spec(format: Format) -> &'static FormatSpec {
-        spec::<F>(format)
-    }
+    const SPEC: &'static FormatSpec = &FORMATS[F];
+
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -230,36 +193,25 @@ impl<const F: usize> Packed<2> for Halves<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 2] {
-        s.dot_halves(Fields::of(Self::spec(tile.format), tile, b), x, Self::offset(tile))
+        s.dot_halves(tile.fields(Self::SPEC.codes.fields(), b), x, Self::SPEC.offset)
     }
 }
 
 /// A block's unsigned codes, in fields.
 #[derive(Clone, Copy)]
-struct Fields<'a> {
+pub(super) struct Fields<'a> {
     planes: [&'a [u8]; 2],
     bits: [usize; 2],
 }
 
-impl<'a> Fields<'a> {
-    #[inline(always)]
-    fn of(spec: &FormatSpec, tile: Tile<'a>, b: usize) -> Self {
-        let bits = spec.codes.fields();
-        let block = |plane: &'a [u8], bits: usize| {
-            let len = bytes_of_field(bits);
-            &plane[b * len..][..len]
-        };
-        Self { planes: [block(tile.w, bits[0]), block(tile.x, bits[1])], bits }
-    }
-
+impl Fields<'_> {
     /// The fields of a word in plane `i`.
     #[inline(always)]
     fn field<S: Dot>(self, s: S, i: usize, word: usize, part: usize) -> S::Bytes {
         let (plane, bits) = (self.planes[i], self.bits[i]);
-        // 1, 2 or 4 bits: a byte has 8, 4 or 2 fields. Shifts, as this may not be known to the compiler.
-        let of_byte = 3 - bits.trailing_zeros();
-        let granule = &plane.as_chunks().0[word >> of_byte];
-        s.field(s.load_bytes(granule, part), bits, bits * (word & ((1 << of_byte) - 1)))
+        let of_byte = 8 / bits;
+        let granule = &plane.as_chunks().0[word / of_byte];
+        s.field(s.load_bytes(granule, part), bits, bits * (word % of_byte))
     }
 }
 
@@ -290,7 +242,7 @@ impl<const F: usize> Unpack for U4<F> {
         let w: &[u8; 256] = &tile.w.as_chunks().0[b];
         for (i, out) in codes.0.iter_mut().enumerate() {
             nibbles(w, i, out);
-            subtract(Self::offset(tile), out);
+            subtract(Self::SPEC.offset, out);
         }
     }
 }
@@ -305,7 +257,7 @@ impl<const F: usize> Unpack for U5<F> {
             for (code, high) in out.iter_mut().zip(high) {
                 *code |= (high >> i & 1) << 4;
             }
-            subtract(Self::offset(tile), out);
+            subtract(Self::SPEC.offset, out);
         }
     }
 }

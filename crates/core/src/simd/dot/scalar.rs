@@ -46,6 +46,9 @@ impl Dot for Scalar {
     fn load_bytes(self, granule: &[u8; 64], _: usize) -> [u8; 64] {
         *granule
     }
+    fn store_bytes(self, x: [u8; 64], granule: &mut [u8; 64], _: usize) {
+        *granule = x;
+    }
     fn field(self, x: [u8; 64], bits: usize, from: usize) -> [u8; 64] {
         x.map(|byte| byte >> from & ((1 << bits) - 1))
     }

@@ -17,6 +17,14 @@ pub(super) fn load<const N: usize>(w: &[u8; N], granule: usize, quarter: usize) 
     unsafe { v128_load(columns.as_ptr().cast()) }
 }
 
+/// Stores columns `4 * quarter..` of a granule.
+#[inline(always)]
+pub(super) fn store(columns: v128, granule: &mut [u8; 64], quarter: usize) {
+    let bytes = &mut granule.as_chunks_mut::<16>().0[quarter];
+    // SAFETY: 16 bytes; stores may be unaligned.
+    unsafe { v128_store(bytes.as_mut_ptr().cast(), columns) }
+}
+
 /// The codes `q` of a row as pairs of 16 bits, ready to be splatted: even bytes and odd bytes of every word.
 struct Pairs {
     even: [u32; 8],
@@ -170,6 +178,10 @@ impl Dot for Wasm {
     #[inline(always)]
     fn load_bytes(self, granule: &[u8; 64], part: usize) -> v128 {
         load(granule, 0, part)
+    }
+    #[inline(always)]
+    fn store_bytes(self, x: v128, granule: &mut [u8; 64], part: usize) {
+        store(x, granule, part);
     }
     #[inline(always)]
     fn field(self, x: v128, bits: usize, from: usize) -> v128 {

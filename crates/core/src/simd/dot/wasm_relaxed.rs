@@ -190,6 +190,10 @@ impl Dot for WasmRelaxed {
         load(granule, 0, part)
     }
     #[inline(always)]
+    fn store_bytes(self, x: v128, granule: &mut [u8; 64], part: usize) {
+        wasm::store(x, granule, part);
+    }
+    #[inline(always)]
     fn field(self, x: v128, bits: usize, from: usize) -> v128 {
         wasm::field(x, bits, from)
     }
@@ -215,6 +219,42 @@ impl Dot for WasmRelaxed {
             products[half] = join(self, sums, of_rows[half], offset);
         }
         products
+    }
+
+    /// A single row: as in [`row`], what is known is hidden from LLVM.
+    #[inline(always)]
+    fn dot_bytes<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 512],
+        x: Block<'_, P, R>,
+        offset: i32,
+    ) -> [[Self::I32; R]; 2] {
+        if const { R > 1 } {
+            return self.dot_halves(super::Bytes(w), x, offset);
+        }
+        let halves: &[[[u8; 64]; 4]; 2] = bytemuck::cast_ref(w);
+        let (halves, codes, count) = black_box((halves, x.codes, 4));
+        let of_rows = super::half_sums(x);
+        // Both halves side by side: eight sums, for the reason that [`quarters`] gives.
+        let mut sums: [[Sums<P, R>; 4]; 2] = [[[[zero(); P]; R]; 4]; 2];
+        for half in 0..2 {
+            for sums in &mut sums[half] {
+                sums[0][P - 1] = i32x4_splat(-(offset * of_rows[half][0]));
+            }
+        }
+        for word in 0..count.min(4) {
+            for half in 0..2 {
+                for (quarter, sums) in sums[half].iter_mut().enumerate() {
+                    let columns = load(&halves[half][word], 0, quarter);
+                    for (sum, plane) in sums[0].iter_mut().zip(&codes[0].0) {
+                        let activations = splat(plane, 4 * half + word);
+                        *sum = i32x4_relaxed_dot_i8x16_i7x16_add(activations, columns, *sum);
+                    }
+                }
+            }
+        }
+        let [first, second] = sums;
+        [join(self, first, of_rows[0], 0), join(self, second, of_rows[1], 0)]
     }
 
     #[inline(always)]
