@@ -1,6 +1,88 @@
-//! Scales of one byte.
+//! Scales of one byte, and where the scales of a matrix `[rows, k]` lie.
 
 use super::minifloat::{Minifloat, power_of_two};
+use super::{check_len, shape_error};
+use crate::Result;
+
+/// How the scales of a matrix are stored: one for all, or one for each block of `block` neighbours along `k`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleLayout {
+    /// One f32.
+    PerTensor,
+    /// E8M0 bytes ([`decode_e8m0`]), `[rows, k.div_ceil(block)]`.
+    E8m0 {
+        /// Elements that share a scale.
+        block: usize,
+    },
+    /// E4M3 bytes ([`Minifloat::F8E4M3`]), `[rows, k.div_ceil(block)]`.
+    E4m3 {
+        /// Elements that share a scale.
+        block: usize,
+    },
+}
+
+impl ScaleLayout {
+    /// The scales of the OCP's MX formats.
+    pub const MX: Self = Self::E8m0 { block: 32 };
+    /// The block scales of NVFP4.
+    pub const NVFP4: Self = Self::E4m3 { block: 16 };
+}
+
+/// The scales of a matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scales {
+    /// One for all; 1 by default.
+    PerTensor(f32),
+    /// As [`ScaleLayout::E8m0`].
+    E8m0 {
+        /// Elements that share a scale.
+        block: usize,
+        /// `[rows, k.div_ceil(block)]`.
+        bytes: Vec<u8>,
+    },
+    /// As [`ScaleLayout::E4m3`].
+    E4m3 {
+        /// Elements that share a scale.
+        block: usize,
+        /// `[rows, k.div_ceil(block)]`.
+        bytes: Vec<u8>,
+    },
+}
+
+impl Default for Scales {
+    fn default() -> Self {
+        Self::PerTensor(1.0)
+    }
+}
+
+impl Scales {
+    pub(super) fn check(&self, op: &str, rows: usize, k: usize) -> Result<()> {
+        match self {
+            Self::PerTensor(_) => Ok(()),
+            Self::E8m0 { block, bytes } | Self::E4m3 { block, bytes } => {
+                check_len(op, "scales", bytes.len(), &[rows, blocks(op, k, *block)?])
+            }
+        }
+    }
+
+    /// The scale of element `p` of a row of `k`, in a matrix for which [`Scales::check`] has passed.
+    pub(super) fn at(&self, row: usize, p: usize, k: usize) -> f32 {
+        let byte = |block: usize, bytes: &[u8]| bytes[row * k.div_ceil(block) + p / block];
+        match self {
+            Self::PerTensor(scale) => *scale,
+            Self::E8m0 { block, bytes } => decode_e8m0(byte(*block, bytes)),
+            Self::E4m3 { block, bytes } => Minifloat::F8E4M3.decode(byte(*block, bytes)),
+        }
+    }
+}
+
+/// Blocks of a row of `k`.
+pub(super) fn blocks(op: &str, k: usize, block: usize) -> Result<usize> {
+    if block == 0 {
+        return Err(shape_error(op, "blocks of 0; a block has at least 1 element"));
+    }
+    Ok(k.div_ceil(block))
+}
 
 /// The value of an E8M0 scale, `2^(byte - 127)`; `0xff` is NaN.
 pub const fn decode_e8m0(byte: u8) -> f32 {

@@ -55,7 +55,7 @@ fn nearest(format: Minifloat, finite: &[(u8, f32)], x: f32) -> u8 {
 }
 
 #[test]
-fn c02_c05_codes_have_the_values_of_ml_dtypes() {
+fn c03_c05_codes_have_the_values_of_ml_dtypes() {
     for (name, format) in KNOWN {
         let values = floats(&golden(name, "values"));
         assert_eq!(values.len(), 1 << format.bits());
@@ -147,7 +147,7 @@ fn c05_nan_and_what_becomes_zero_are_code_0() {
 }
 
 #[test]
-fn c12_e4m3_has_finite_values_where_ieee_has_none() {
+fn c03_e4m3_has_finite_values_where_ieee_has_none() {
     for code in 0x78..=0x7e {
         let expected = 256.0 + 32.0 * f32::from(code - 0x78);
         assert_eq!(Minifloat::F8E4M3.decode(code), expected);
