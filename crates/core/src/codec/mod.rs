@@ -25,12 +25,12 @@ pub mod fake_quantize;
 pub mod ggml_matmul;
 pub mod lsq;
 pub mod minifloat;
-#[cfg(test)]
-mod noise;
 pub mod qconv2d;
 pub mod qmatmul;
 pub mod scale;
 pub mod scaled_matmul;
+#[cfg(test)]
+mod testing;
 
 pub use minifloat::Minifloat;
 

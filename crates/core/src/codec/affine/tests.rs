@@ -1,5 +1,5 @@
 use super::*;
-use crate::codec::noise::Noise;
+use crate::codec::testing::Noise;
 
 #[test]
 fn c11_channels_are_the_indices_along_an_axis() {

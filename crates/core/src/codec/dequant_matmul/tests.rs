@@ -1,5 +1,5 @@
 use super::*;
-use crate::codec::noise::Noise;
+use crate::codec::testing::Noise;
 
 /// Sizes where neither blocks nor bytes of nibbles come out even.
 const SHAPE: MatmulShape = MatmulShape { m: 3, k: 37, n: 5 };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::codec::noise::Noise;
+use crate::codec::testing::Noise;
 
 #[test]
 fn c12_values_become_the_nearest_that_codes_hold() {

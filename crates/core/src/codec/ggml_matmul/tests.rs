@@ -1,16 +1,13 @@
 use super::*;
-use crate::codec::noise::Noise;
+use crate::codec::testing::{Noise, golden_bytes, golden_json};
 
 /// Bytes and values of a type in `ggml_blocks.json`.
 fn golden(name: &str) -> (Vec<u8>, Vec<f32>) {
     const JSON: &str = include_str!("../../../../../tests/golden/ggml_blocks.json");
-    let json: serde_json::Value = serde_json::from_str(JSON).unwrap();
-    let hex = |field: &str| -> Vec<u8> {
-        let hex = json[name][field].as_str().unwrap();
-        (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
-    };
-    let values = hex("values").as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    (hex("bytes"), values)
+    let case = &golden_json(JSON)[name];
+    let values = golden_bytes(&case["values"]);
+    let values = values.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    (golden_bytes(&case["bytes"]), values)
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::codec::fake_quantize::{ScaleSource, fake_quantize};
-use crate::codec::noise::Noise;
+use crate::codec::testing::Noise;
 
 #[test]
 fn c13_the_forward_pass_is_fake_quantisation_with_fixed_scales() {

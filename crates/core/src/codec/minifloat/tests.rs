@@ -1,5 +1,6 @@
 use super::*;
 use crate::codec::scale::decode_e8m0;
+use crate::codec::testing::{golden_bytes, golden_json};
 
 const KNOWN: [(&str, Minifloat); 7] = [
     ("F8E4M3", Minifloat::F8E4M3),
@@ -14,9 +15,7 @@ const KNOWN: [(&str, Minifloat); 7] = [
 /// The field of a format in `minifloat.json`, in bytes.
 fn golden(format: &str, field: &str) -> Vec<u8> {
     const JSON: &str = include_str!("../../../../../tests/golden/minifloat.json");
-    let json: serde_json::Value = serde_json::from_str(JSON).unwrap();
-    let hex = json[format][field].as_str().unwrap();
-    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
+    golden_bytes(&golden_json(JSON)[format][field])
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

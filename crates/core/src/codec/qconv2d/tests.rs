@@ -1,7 +1,8 @@
 use super::*;
-use crate::codec::noise::Noise;
 use crate::codec::qmatmul::qmatmul;
+use crate::codec::testing::Noise;
 
+#[derive(Debug)]
 struct Case {
     image: [usize; 4],
     weights: [usize; 4],
@@ -71,27 +72,58 @@ fn scattered(case: &Case, x: &[i8], x_zero: i8, w: &[i8], w_zero: i8, bias: &[i3
     out
 }
 
+/// Compares a convolution of made-up numbers with [`scattered`].
+fn compare(case: &Case, noise: &mut Noise, x_zero: i8, w_zero: i8) {
+    let x = noise.int8s(case.image.iter().product());
+    let w = noise.int8s(case.weights.iter().product());
+    let bias: Vec<i32> = (0..case.weights[0]).map(|_| noise.bits() as i32 >> 16).collect();
+    let requant = Requant { multiplier: 2f32.powi(-10), zero_point: 3 };
+    let found = qconv2d(
+        &Int8Tensor { values: &x, shape: &case.image, zero_point: x_zero },
+        &Int8Tensor { values: &w, shape: &case.weights, zero_point: w_zero },
+        Some(&bias),
+        &case.conv,
+        requant,
+    );
+    let sums = scattered(case, &x, x_zero, &w, w_zero, &bias);
+    let expected: Vec<i8> = sums.iter().map(|sum| requant.apply(i64::from(*sum))).collect();
+    assert_eq!(found.unwrap(), expected, "{case:?}, zero points {x_zero} {w_zero}");
+}
+
 #[test]
 fn c10_convolutions_agree_with_a_padded_image() {
     let mut noise = Noise(8);
-    for (at, case) in cases().iter().enumerate() {
+    for case in cases() {
         for (x_zero, w_zero) in [(0, 0), (-77, 0), (100, -3)] {
-            let x = noise.int8s(case.image.iter().product());
-            let w = noise.int8s(case.weights.iter().product());
-            let bias: Vec<i32> = (0..case.weights[0]).map(|_| noise.bits() as i32 >> 16).collect();
-            let requant = Requant { multiplier: 2f32.powi(-10), zero_point: 3 };
-            let found = qconv2d(
-                &Int8Tensor { values: &x, shape: &case.image, zero_point: x_zero },
-                &Int8Tensor { values: &w, shape: &case.weights, zero_point: w_zero },
-                Some(&bias),
-                &case.conv,
-                requant,
-            );
-            let sums = scattered(case, &x, x_zero, &w, w_zero, &bias);
-            let expected: Vec<i8> = sums.iter().map(|sum| requant.apply(i64::from(*sum))).collect();
-            assert_eq!(found.unwrap(), expected, "case {at}, zero points {x_zero} {w_zero}");
+            compare(&case, &mut noise, x_zero, w_zero);
         }
     }
+}
+
+#[test]
+fn c10_small_convolutions_of_all_kinds_agree_with_a_padded_image() {
+    let (mut noise, mut convolved) = (Noise(10), 0);
+    for _ in 0..2000 {
+        let mut to = |limit: u32| 1 + noise.below(limit) as usize;
+        let (groups, c_of_group, of_group) = (to(3), to(2), to(2));
+        let case = Case {
+            image: [to(2), groups * c_of_group, to(6), to(6)],
+            weights: [groups * of_group, c_of_group, to(4), to(4)],
+            conv: Conv2d {
+                groups,
+                stride: [to(3), to(3)],
+                padding: [to(4) - 1, to(4) - 1],
+                dilation: [to(3), to(3)],
+            },
+        };
+        // The kernel may not fit, and then nothing else is wrong.
+        match case.conv.output_dims(case.image, case.weights) {
+            Ok(_) => compare(&case, &mut noise, -9, 4),
+            Err(error) => assert!(error.to_string().contains("does not fit"), "{error}"),
+        }
+        convolved += usize::from(case.conv.output_dims(case.image, case.weights).is_ok());
+    }
+    assert!((1000..2000).contains(&convolved), "{convolved}");
 }
 
 #[test]

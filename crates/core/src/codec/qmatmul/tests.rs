@@ -1,5 +1,5 @@
 use super::*;
-use crate::codec::noise::Noise;
+use crate::codec::testing::Noise;
 
 const PLAIN: Requant = Requant { multiplier: 1.0, zero_point: 0 };
 

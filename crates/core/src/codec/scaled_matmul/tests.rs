@@ -1,5 +1,5 @@
 use super::*;
-use crate::codec::noise::Noise;
+use crate::codec::testing::{Noise, golden_bytes, golden_json};
 
 const FORMATS: [Minifloat; 7] = [
     Minifloat::F8E4M3,
@@ -78,6 +78,35 @@ fn c07_c08_codes_are_the_nearest_at_the_snapped_scale() {
             let least = values.filter(|v| v.is_finite()).map(|v| (v * scale - x).abs()).fold(1e9, f64::min);
             let found = (f64::from(y) - x).abs();
             assert!(found <= least + 1e-6 * x.abs(), "{format:?} {layout:?} {i}: {x} became {y}");
+        }
+    }
+}
+
+#[test]
+fn c06_c07_scales_and_codes_are_those_of_numpy_and_ml_dtypes() {
+    const JSON: &str = include_str!("../../../../../tests/golden/scaled.json");
+    let json = golden_json(JSON);
+    let x: Vec<f32> = golden_bytes(&json["x"]).as_chunks().0.iter().map(|b| f32::from_be_bytes(*b)).collect();
+    for (name, format) in [
+        ("F8E4M3", Minifloat::F8E4M3),
+        ("F8E5M2", Minifloat::F8E5M2),
+        ("F8E4M3FNUZ", Minifloat::F8E4M3FNUZ),
+        ("F6E2M3", Minifloat::F6E2M3),
+        ("F6E3M2", Minifloat::F6E3M2),
+        ("F4E2M1", Minifloat::F4E2M1),
+    ] {
+        for (key, layout) in
+            [("tensor", ScaleLayout::PerTensor), ("mx", ScaleLayout::MX), ("nvfp4", ScaleLayout::NVFP4)]
+        {
+            let case = &json["cases"][name][key];
+            let scales = scaled_quant_scale(&x, 3, 45, format, layout).unwrap();
+            let stored = match &scales {
+                Scales::PerTensor(scale) => scale.to_be_bytes().to_vec(),
+                Scales::E8m0 { bytes, .. } | Scales::E4m3 { bytes, .. } => bytes.clone(),
+            };
+            assert_eq!(stored, golden_bytes(&case["scales"]), "{name} {key}");
+            let codes = scaled_quantize(&x, 3, 45, format, &scales).unwrap();
+            assert_eq!(codes, golden_bytes(&case["codes"]), "{name} {key}");
         }
     }
 }

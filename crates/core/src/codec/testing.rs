@@ -1,5 +1,18 @@
-//! Numbers for tests that look random but are the same in every run.
+//! What tests of several modules need.
 
+/// A file of `tests/golden`.
+pub(super) fn golden_json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// The bytes that a string of such a file holds in hexadecimal.
+pub(super) fn golden_bytes(hex: &serde_json::Value) -> Vec<u8> {
+    let (pairs, rest) = hex.as_str().unwrap().as_bytes().as_chunks::<2>();
+    assert!(rest.is_empty());
+    pairs.iter().map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// Numbers that look random but are the same in every run.
 pub(super) struct Noise(pub u64);
 
 impl Noise {
