@@ -44,12 +44,15 @@ pub struct Planes {
     pub m: Vec<u8>,
     /// What scales and mins of two levels are multiplied with.
     pub d: Vec<u8>,
+    /// Scales of output features.
+    pub c: Vec<u8>,
 }
 
 impl Planes {
     /// Planes of `rows` x `k` weights, all padding. `None` when a size overflows.
     pub fn new(format: Format, rows: usize, k: usize) -> Option<Self> {
-        let mut planes = Self { format, k, w: vec![], x: vec![], s: vec![], m: vec![], d: vec![] };
+        let [w, x, s, m, d, c] = [const { Vec::new() }; PLANES];
+        let mut planes = Self { format, k, w, x, s, m, d, c };
         planes.reset(rows)?;
         Some(planes)
     }
@@ -64,6 +67,7 @@ impl Planes {
             (&mut self.s, sizes.s, 0),
             (&mut self.m, sizes.m, 0),
             (&mut self.d, sizes.d, 0),
+            (&mut self.c, sizes.c, 0),
         ] {
             plane.clear();
             plane.resize(size, padding);
@@ -71,9 +75,9 @@ impl Planes {
         Some(())
     }
 
-    /// The planes in order: W, X, S, M, D.
+    /// The planes in order: W, X, S, M, D, C.
     pub fn all(&self) -> [&[u8]; PLANES] {
-        [&self.w, &self.x, &self.s, &self.m, &self.d]
+        [&self.w, &self.x, &self.s, &self.m, &self.d, &self.c]
     }
 
     /// Where the planes of a slice that starts at row `first_row` (a multiple of 16) begin in the whole planes.

@@ -1,7 +1,7 @@
 //! The packed formats at compile time: where a block's codes and scales are, and which product of an ISA takes them.
 
 use crate::activation::Block;
-use crate::format::{BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, TILE_N};
+use crate::format::{BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::BlockCodes;
 use crate::simd::dot::Codes;
@@ -18,6 +18,8 @@ pub(super) struct Tile<'a> {
     s: &'a [u8],
     m: &'a [u8],
     d: &'a [[u16; LANES]],
+    /// The scales of the columns, where they have one.
+    c: &'a [[f32; LANES]],
     /// Codes of this tile and all that follow.
     pub(super) rest: &'a [u8],
 }
@@ -29,7 +31,12 @@ impl<'a> Tile<'a> {
         let blocks = super::blocks(w);
         let spec = W::spec(w.format);
         let [low, high] = spec.codes.fields().map(bytes_of_field);
-        let scales = if spec.scale.is_super() { G * LANES } else { 2 * LANES };
+        let scales = match spec.scale {
+            ScaleForm::Super | ScaleForm::SuperMin => G * LANES,
+            ScaleForm::Progressive => LANES,
+            ScaleForm::Channel => 0,
+            _ => 2 * LANES,
+        };
         let mins = if spec.scale.has_min() { scales } else { 0 };
         let part = |plane: &'a [u8], block: usize| &plane[tile * blocks * block..][..blocks * block];
         let supers = blocks / SUPER_BLOCKS * spec.scale.parts();
@@ -41,6 +48,7 @@ impl<'a> Tile<'a> {
             s: part(&w.s, scales),
             m: part(&w.m, mins),
             d: &bytemuck::cast_slice::<u8, u16>(&w.d).as_chunks().0[tile * supers..][..supers],
+            c: bytemuck::cast_slice::<u8, f32>(&w.c).as_chunks().0.get(tile..=tile).unwrap_or_default(),
             rest: &w.w[tile * blocks * low..],
         }
     }
@@ -57,6 +65,9 @@ fn bytes_of_field(bits: usize) -> usize {
 
 /// A packed format, or several, of `G` groups a block.
 pub(super) trait Packed<const G: usize> {
+    /// Whether columns have one float scale each, so that sums over all of `k` are integers.
+    const IS_CHANNEL: bool = false;
+
     /// Its properties: known to the compiler where it is one format.
     fn spec(format: Format) -> &'static FormatSpec;
 
@@ -102,6 +113,20 @@ pub(super) trait Packed<const G: usize> {
             }
         }
         products
+    }
+
+    /// The integers that the products of block `b` are multiplied with; `None` where there are none.
+    #[inline(always)]
+    fn steps<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> Option<S::I32> {
+        let is_progressive = Self::spec(tile.format).scale == ScaleForm::Progressive;
+        is_progressive
+            .then(|| s.f32_to_i32(s.load_i8(&bytemuck::cast_slice::<u8, i8>(tile.s).as_chunks().0[b])))
+    }
+
+    /// The scales of the columns.
+    #[inline(always)]
+    fn channels<S: Dot>(s: S, tile: Tile<'_>) -> S::F32 {
+        s.load(&tile.c[0])
     }
 
     /// The scales of the groups of block `b`.
@@ -154,6 +179,10 @@ pub(super) struct U4<const F: usize>;
 pub(super) struct U5<const F: usize>;
 /// Signed bytes.
 pub(super) struct I8;
+/// 4-bit codes of format number `F`, whose columns have one float scale each.
+pub(super) struct Channel4<const F: usize>;
+/// Signed bytes with such scales.
+pub(super) struct Channel8;
 /// Codes of format number `F`, two groups a block.
 pub(super) struct Halves<const F: usize>;
 
@@ -215,6 +244,42 @@ impl Packed<1> for I8 {
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 1] {
         [s.dot_i8(&tile.w.as_chunks().0[b], x)]
+    }
+}
+
+impl<const F: usize> Packed<1> for Channel4<F> {
+    const IS_CHANNEL: bool = true;
+
+    #[inline(always)]
+    fn spec(format: Format) -> &'static FormatSpec {
+        spec::<F>(format)
+    }
+    #[inline(always)]
+    fn dot<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: Block<'_, P, R>,
+    ) -> [[S::I32; R]; 1] {
+        U4::<F>::dot(s, tile, b, x)
+    }
+}
+
+impl Packed<1> for Channel8 {
+    const IS_CHANNEL: bool = true;
+
+    #[inline(always)]
+    fn spec(_: Format) -> &'static FormatSpec {
+        &FORMATS[Format::C8 as usize]
+    }
+    #[inline(always)]
+    fn dot<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: Block<'_, P, R>,
+    ) -> [[S::I32; R]; 1] {
+        I8::dot(s, tile, b, x)
     }
 }
 

@@ -8,7 +8,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::packed::{Halves, I8, Packed, Tile, U4, U5, shared};
+use super::channel;
+use super::packed::{Channel4, Channel8, Halves, I8, Packed, Tile, U4, U5, shared};
 use super::{Tiles, Write};
 use crate::activation::{Block, PANEL, Panel, Panels};
 use crate::format::{Format, PackedMatrix};
@@ -39,6 +40,9 @@ pub(super) fn run<S: Dot, const P: usize>(
         Format::Q2k => product!(Halves<{ shared(Format::Q2k) }>),
         Format::Q3k => product!(Halves<{ shared(Format::Q3k) }>),
         Format::Q6k => product!(Halves<{ shared(Format::Q6k) }>),
+        Format::C4 => product!(Channel4<{ shared(Format::C4) }>),
+        Format::P4 => product!(Channel4<{ shared(Format::P4) }>),
+        Format::C8 => product!(Channel8),
         _ => product!(I8),
     }
 }
@@ -64,18 +68,18 @@ impl<W: Packed<G>, const P: usize, const G: usize> Kernel for Product<'_, W, P, 
     type Output = ();
 
     /// All rows of a tile, then the next tile: the tile's weights come from memory once and then from the cache. A single
-    /// row takes all tiles at once.
+    /// row takes all tiles at once, where sums may be interrupted.
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
         let Self { x, w, write, mut tiles, from, .. } = self;
         let range = tiles.range();
-        let step = if tiles.rows() == 1 { range.len().max(1) } else { 1 };
+        let step = if tiles.rows() == 1 && !W::IS_CHANNEL { range.len().max(1) } else { 1 };
         for index in range.step_by(step) {
             for (panel, x) in x.iter().enumerate().skip(from) {
                 let mut row = 0;
                 macro_rules! groups_of {
                     ($r:literal) => {
-                        while const { $r * P <= S::ROWS } && x.rows - row >= $r {
+                        while const { $r == 1 || $r * P <= S::ROWS } && x.rows - row >= $r {
                             let mut values = [[0.0; LANES]; $r];
                             let tile = Tile::of::<W, G>(w, index);
                             s.call(Group::<W, P, $r, G> {
@@ -95,7 +99,10 @@ impl<W: Packed<G>, const P: usize, const G: usize> Kernel for Product<'_, W, P, 
                 if const { S::ROWS < 4 * P } {
                     groups_of!(2);
                 }
-                while row < x.rows {
+                if const { W::IS_CHANNEL } {
+                    groups_of!(1);
+                }
+                while const { !W::IS_CHANNEL } && row < x.rows {
                     let (at, range) = (panel * PANEL + row, index..index + step);
                     s.call(Row::<W, P, G> {
                         x,
@@ -221,6 +228,9 @@ impl<W: Packed<G>, const P: usize, const R: usize, const G: usize> Kernel for Gr
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
         let Self { tile, x, first, values, .. } = self;
+        if const { W::IS_CHANNEL } {
+            return channel::multiply::<S, W, P, R, G>(s, tile, x, first, values);
+        }
         let blocks = tile.blocks;
         check(x, first..first + R, blocks);
         let mut sums = [s.splat(0.0); R];
@@ -263,7 +273,7 @@ fn add_block<S: Dot, W: Packed<G>, const P: usize, const R: usize, const G: usiz
 
 /// Panics unless a panel has these rows, of so many blocks.
 #[inline(always)]
-fn check<const P: usize>(x: Panel<'_, P>, rows: Range<usize>, blocks: usize) {
+pub(super) fn check<const P: usize>(x: Panel<'_, P>, rows: Range<usize>, blocks: usize) {
     let items = blocks * x.rows;
     let of_codes = [x.sums.len(), x.first_sums.len()];
     let whole = x.codes.len() == items && x.scales.len() == items && of_codes == [items; 2];
@@ -275,7 +285,11 @@ fn check<const P: usize>(x: Panel<'_, P>, rows: Range<usize>, blocks: usize) {
 /// # Safety
 /// The panel must have that block and those rows.
 #[inline(always)]
-unsafe fn block<const P: usize, const R: usize>(x: Panel<'_, P>, b: usize, first: usize) -> Block<'_, P, R> {
+pub(super) unsafe fn block<const P: usize, const R: usize>(
+    x: Panel<'_, P>,
+    b: usize,
+    first: usize,
+) -> Block<'_, P, R> {
     let at = b * x.rows + first;
     // SAFETY: the items of the rows are neighbours, and inside the panel as the caller promises.
     unsafe {
@@ -293,7 +307,7 @@ const AHEAD: usize = 2048;
 
 /// Asks for the codes that follow block `b`, in this tile or the next.
 #[inline(always)]
-fn prefetch<S: Dot, W: Packed<G>, const G: usize>(s: S, tile: Tile<'_>, b: usize) {
+pub(super) fn prefetch<S: Dot, W: Packed<G>, const G: usize>(s: S, tile: Tile<'_>, b: usize) {
     let len = W::block_len(tile);
     let at = b * len + AHEAD;
     if let Some(block) = tile.rest.get(at..at + len) {
