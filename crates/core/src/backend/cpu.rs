@@ -106,11 +106,6 @@ impl CpuBackend {
         })
     }
 
-    /// From now on rows with one scale have a power of two; see [`Scaling::Strict`].
-    pub fn make_strict(&mut self) {
-        self.quantized = Quantized::new(self.activations, Scaling::Strict);
-    }
-
     /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
@@ -212,6 +207,11 @@ impl Backend for CpuBackend {
     fn rope(&self, table: RopeTable) -> Result<RopeTable> {
         table.check()?;
         Ok(table)
+    }
+
+    fn set_strict(&mut self, strict: bool) {
+        let scaling = if strict { Scaling::Strict } else { Scaling::Row };
+        self.quantized = Quantized::new(self.activations, scaling);
     }
 
     fn tensor(&self) -> Tensor {

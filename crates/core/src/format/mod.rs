@@ -5,9 +5,11 @@
 
 mod codec;
 mod quantize;
+mod quantize_channel;
 
 pub(crate) use codec::PLANE_NAMES;
 pub use quantize::{quantize_q4, quantize_q8};
+pub use quantize_channel::{ChannelRow, quantize_channel};
 
 use crate::buffer::Bytes;
 
@@ -214,17 +216,16 @@ impl Format {
     /// The most input features: in a product of integers over all of them, of codes of a8, no sum leaves 32 bits.
     pub fn max_k(self) -> usize {
         let FormatSpec { bits, codes, scale, offset, .. } = *self.spec();
+        if !scale.is_channel() {
+            return usize::MAX;
+        }
         let code = if codes == Codes::I8 { 128 } else { (1 << bits) - 1 - offset }.max(offset);
-        let weight = match scale {
-            ScaleForm::Channel => code,
-            ScaleForm::Progressive => code * i32::from(MAX_STEP),
-            _ => return usize::MAX,
-        };
-        (i32::MAX / (BLOCK_K as i32 * 127 * weight)) as usize * BLOCK_K
+        let step = if scale == ScaleForm::Progressive { i32::from(MAX_STEP) } else { 1 };
+        (i32::MAX / (BLOCK_K as i32 * 127 * code * step)) as usize * BLOCK_K
     }
 
     /// What is wrong with rows of `k` weights, if anything is.
-    pub(crate) fn refuses(self, k: usize) -> Option<String> {
+    pub fn refuses(self, k: usize) -> Option<String> {
         let (of, multiple, most) = (self.spec().name, self.k_multiple(), self.max_k());
         if !k.is_multiple_of(multiple) {
             Some(format!("rows of {k} weights; those of {of} are multiples of {multiple}"))
