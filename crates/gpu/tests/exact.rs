@@ -93,9 +93,15 @@ fn products_of_integers_are_the_bits_of_the_cpu() {
         gpu.set_strict(true);
         for format in formats() {
             // Few rows, and as many as the tiled product takes.
-            for (n, k, m) in
-                [(1, 32, 1), (17, 40, 2), (48, 576, 1), (83, 1536, 7), (65, 96, 16), (83, 1000, 67), (130, 32, 33)]
-            {
+            for (n, k, m) in [
+                (1, 32, 1),
+                (17, 40, 2),
+                (48, 576, 1),
+                (83, 1536, 7),
+                (65, 96, 16),
+                (83, 1000, 67),
+                (130, 32, 33),
+            ] {
                 assert_same(&mut gpu, &rows(m, k), &sample(format, n, k, (n * k) as u64), "");
             }
             let name = gpu.last_plan().to_string();

@@ -147,10 +147,8 @@ impl CpuBackend {
         let normed = if norm.is_some() { &mut self.normed[..x.len()] } else { &mut [] };
         let Quantized { blocks, rows: of_rows } = &mut self.quantized;
         let [for_blocks, for_rows] = wanted;
-        let quantized = [
-            for_blocks.then(|| blocks.resize(rows, width)),
-            for_rows.then(|| of_rows.resize(rows, width)),
-        ];
+        let quantized =
+            [for_blocks.then(|| blocks.resize(rows, width)), for_rows.then(|| of_rows.resize(rows, width))];
         let queue = RowQueue::new(x, width, norm, normed, quantized);
         rows::prepare(&self.team, self.isa, queue)
     }

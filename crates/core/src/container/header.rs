@@ -140,7 +140,7 @@ impl Header {
             let fail = |problem: String| Error::malformed(file, format!("matrix {name}"), problem);
             let of = entry.format.spec().name;
             if let Some(problem) = entry.format.refuses(entry.k) {
-                return Err(fail(format!("has {problem}; pack the model again")));
+                return Err(fail(format!("{problem}; pack the model again")));
             }
             let sizes = entry
                 .format

@@ -228,9 +228,9 @@ impl Format {
     pub fn refuses(self, k: usize) -> Option<String> {
         let (of, multiple, most) = (self.spec().name, self.k_multiple(), self.max_k());
         if !k.is_multiple_of(multiple) {
-            Some(format!("rows of {k} weights; those of {of} are multiples of {multiple}"))
+            Some(format!("its rows have {k} weights, those of {of} are multiples of {multiple}"))
         } else if k > most {
-            Some(format!("rows of {k} weights; those of {of} have at most {most}, or their products overflow"))
+            Some(format!("its rows have {k} weights, those of {of} at most {most}, or products overflow"))
         } else {
             None
         }

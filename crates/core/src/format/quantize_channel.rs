@@ -98,9 +98,7 @@ impl Fit {
             fit.error = weights.iter().map(|w| w * w).sum();
             return fit;
         }
-        for (b, (weights, codes)) in
-            weights.chunks(BLOCK_K).zip(fit.codes.chunks_mut(BLOCK_K)).enumerate()
-        {
+        for (b, (weights, codes)) in weights.chunks(BLOCK_K).zip(fit.codes.chunks_mut(BLOCK_K)).enumerate() {
             let mut least = f32::INFINITY;
             let mut last = 0;
             for step in steps(b, scale) {

@@ -1,8 +1,8 @@
 //! The naive oracle of the kernels: plain loops that follow the accuracy contract word for word. Never optimised.
 
 use crate::activation::{Activations, Scaling};
-use crate::kernels::matmul::scaling;
 use crate::format::{BLOCK_K, Codes, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
+use crate::kernels::matmul::scaling;
 
 /// A quantised block of a row: codes and their scale.
 pub(crate) struct Block {

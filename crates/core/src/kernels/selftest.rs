@@ -78,7 +78,8 @@ pub fn check(isa: Isa, case: Case) -> Result<()> {
     let mut rng = Rng(0x9e37_79b9 + (case.n * 31 + case.k * 7 + case.m) as u64);
     let w = matrix(case.format, case.n, case.k, case.fill, &mut rng);
     let x = rows(case.m, case.k, &mut rng);
-    let expected = x.chunks(case.k).flat_map(|row| reference::matmul_row(row, &w, case.activations, case.strict));
+    let expected =
+        x.chunks(case.k).flat_map(|row| reference::matmul_row(row, &w, case.activations, case.strict));
     let scaling = scaling(case.format, case.strict).unwrap_or(Scaling::Block);
     let mut q = QuantizedRows::with(case.activations, scaling);
     let found = product(isa, &x, &w, &mut q, 1 + case.n % 7)?;
@@ -177,13 +178,7 @@ pub(crate) fn rows(m: usize, k: usize, rng: &mut Rng) -> Vec<f32> {
 }
 
 /// `x` times `w`, claimed `claim` tiles at a time.
-fn product(
-    isa: Isa,
-    x: &[f32],
-    w: &PackedMatrix,
-    q: &mut QuantizedRows,
-    claim: usize,
-) -> Result<Vec<f32>> {
+fn product(isa: Isa, x: &[f32], w: &PackedMatrix, q: &mut QuantizedRows, claim: usize) -> Result<Vec<f32>> {
     let m = x.len() / w.k;
     dispatch(isa, Quantize(q, x, w.k))?;
     let input = if takes_quantized(w.format) { Rows::Quantized(q) } else { Rows::Float(x) };

@@ -12,7 +12,8 @@ pub use ggml::{GGML_TYPES, GgmlType, TypeSpec};
 use self::superblock::Superblock;
 use crate::buffer::Bytes;
 use crate::format::{
-    BLOCK_K, Codes, PLANES, PlaneSizes, SUPER_K, ScaleForm, TILE_N, quantize_channel, quantize_q4, quantize_q8,
+    BLOCK_K, Codes, PLANES, PlaneSizes, SUPER_K, ScaleForm, TILE_N, quantize_channel, quantize_q4,
+    quantize_q8,
 };
 use crate::{Error, Format, PackedMatrix, Result};
 
@@ -286,13 +287,7 @@ pub fn matrix_from_ggml(
 ///
 /// # Errors
 /// When the sizes do not agree, or a scale, min or weight is not finite.
-pub fn floats_of(
-    ty: GgmlType,
-    k: usize,
-    bytes: &[u8],
-    out: &mut Vec<f32>,
-    origin: Origin<'_>,
-) -> Result<()> {
+pub fn floats_of(ty: GgmlType, k: usize, bytes: &[u8], out: &mut Vec<f32>, origin: Origin<'_>) -> Result<()> {
     if ty.is_float() {
         return ty.floats(bytes, out, origin);
     }

@@ -271,7 +271,7 @@ fn item(
             };
             match format.refuses(k) {
                 Some(problem) => {
-                    Err(Error::malformed(file, format!("tensor {}", source.name), format!("has {problem}")).into())
+                    Err(Error::malformed(file, format!("tensor {}", source.name), problem).into())
                 }
                 None => Ok(Item::Matrix { name, format, n, k }),
             }

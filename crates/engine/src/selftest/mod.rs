@@ -88,7 +88,8 @@ impl SelfTest {
             ops.extend(gate.zip(up).map(|(gate, up)| Op::Gated([gate, up], act)));
             ops.extend([output, down].into_iter().flatten().map(linear));
             let all = [q, k, v, output, gate, up, down].into_iter().flatten();
-            let exact = all.filter(|format| activations == Activations::A8 && format.spec().scale.is_channel());
+            let exact =
+                all.filter(|format| activations == Activations::A8 && format.spec().scale.is_channel());
             ops.extend(exact.map(Op::Exact));
         }
         let embedding = format("token_embd.weight".to_owned());
@@ -228,7 +229,10 @@ impl Results {
         if let Op::Exact(_) = op
             && let Some(i) = self.values.iter().zip(&found.values).position(differs)
         {
-            return Err(format!("value {i} is {:e}, to the bit expected {:e}", found.values[i], self.values[i]));
+            return Err(format!(
+                "value {i} is {:e}, to the bit expected {:e}",
+                found.values[i], self.values[i]
+            ));
         }
         match self.ids.iter().zip(&found.ids).find(|(expected, found)| expected != found) {
             Some((expected, found)) => Err(format!("token {found}, expected {expected}")),

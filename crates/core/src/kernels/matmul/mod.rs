@@ -104,9 +104,7 @@ fn check(x: Rows<'_>, w: &PackedMatrix, tiles: &Tiles<'_>) -> Result<()> {
     let shape = |problem| Err(Error::Shape { what: "matmul".into(), problem });
     let rows = tiles.rows();
     match x {
-        Rows::Quantized(x)
-            if scaling(w.format, x.scaling() == Scaling::Strict) == Some(x.scaling()) =>
-        {
+        Rows::Quantized(x) if scaling(w.format, x.scaling() == Scaling::Strict) == Some(x.scaling()) => {
             if (x.rows(), x.k()) != (rows, w.k) {
                 return shape(format!("{} x {} activations for {rows} x {}", x.rows(), x.k(), w.k));
             }
