@@ -13,6 +13,8 @@ use std::sync::Arc;
 const PERIOD: usize = 1 << 20;
 /// 2^-8 as f16: sums stay small.
 const SCALE: [u8; 2] = 0x1c00_u16.to_le_bytes();
+/// The same number as f32, the scale of a row.
+const CHANNEL_SCALE: [u8; 4] = 0x3b80_0000_u32.to_le_bytes();
 /// A mask that leaves no float of any format beyond 1.
 const SMALL: u8 = 0x3b;
 
@@ -53,7 +55,9 @@ impl<F: Fn(&str) -> Format> Synthetic<F> {
         let mask = if format.spec().codes == Codes::Float { SMALL } else { 0xff };
         let codes: Vec<u8> = self.codes.iter().map(|code| code & mask).collect();
         let (one, scale): (&[u8], &[u8]) = if codes.is_empty() { (&[], &[]) } else { (&[1], &SCALE) };
-        let scales = if format.spec().scale.is_super() { one } else { scale };
+        let scale_form = format.spec().scale;
+        let scales = if scale_form.is_super() || scale_form.is_channel() { one } else { scale };
+        let channels: &[u8] = if codes.is_empty() { &[] } else { &CHANNEL_SCALE };
         let plane = |len, pattern| plane(name, len, pattern);
         let planes = [
             plane(size.w, &codes)?,
@@ -61,6 +65,7 @@ impl<F: Fn(&str) -> Format> Synthetic<F> {
             plane(size.s, scales)?,
             plane(size.m, scales)?,
             plane(size.d, scale)?,
+            plane(size.c, channels)?,
         ];
         PackedMatrix::new(name, format, n, k, planes)
     }

@@ -5,9 +5,11 @@
 
 mod codec;
 mod quantize;
+mod quantize_channel;
 
 pub(crate) use codec::PLANE_NAMES;
 pub use quantize::{quantize_q4, quantize_q8};
+pub use quantize_channel::{ChannelRow, quantize_channel};
 
 use crate::buffer::Bytes;
 
@@ -18,7 +20,7 @@ pub const BLOCK_K: usize = 32;
 /// Input features of a superblock, which share what two-level scales are multiplied with.
 pub const SUPER_K: usize = 256;
 /// Planes of a matrix.
-pub const PLANES: usize = 5;
+pub const PLANES: usize = 6;
 
 /// Names a weight format. Its properties are in [`FORMATS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -44,6 +46,12 @@ pub enum Format {
     Q5k,
     /// 6-bit codes (4 + 2 planes), two-level scale per 16, zero at 32 (GGUF Q6_K).
     Q6k,
+    /// 4-bit codes, f32 scale per output feature, zero at 8.
+    C4,
+    /// Signed bytes, f32 scale per output feature.
+    C8,
+    /// 4-bit codes, an integer of 1 to 15 per 32 and f32 scale per output feature, zero at 8.
+    P4,
     /// Raw IEEE half.
     F16,
     /// Raw bfloat16.
@@ -90,7 +98,7 @@ impl Codes {
     }
 }
 
-/// The scale of a block.
+/// The scale of a block or, of a channel's, of a whole row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleForm {
     /// None: the codes are the values.
@@ -103,9 +111,22 @@ pub enum ScaleForm {
     Super,
     /// `S` and `M` as above and `D` `[n/16][k/256][2][16]` f16, d and e: `w = (d * s) * code + e * m`.
     SuperMin,
+    /// `C` `[n/16][16]` f32: `w = c * code`.
+    Channel,
+    /// `C` as above and `S` `[n/16][k/32][16]` u8, 0 to [`MAX_STEP`]: `w = c * (s * code)`, of which `s * code` is an integer.
+    Progressive,
 }
 
+/// The largest integer that a progressive scale multiplies codes with: they stay signed bytes.
+pub const MAX_STEP: u8 = 15;
+
 impl ScaleForm {
+    /// Whether a row of weights has one float scale. Products are then integers over all of `k`, and the rows they are made
+    /// with have one scale as well.
+    pub const fn is_channel(self) -> bool {
+        matches!(self, Self::Channel | Self::Progressive)
+    }
+
     /// Whether there are mins.
     pub const fn has_min(self) -> bool {
         matches!(self, Self::F16Min | Self::SuperMin)
@@ -157,6 +178,9 @@ pub const FORMATS: &[FormatSpec] = &[
     packed(Format::Q4k, "q4k", Codes::U4, ScaleForm::SuperMin, 32, 0),
     packed(Format::Q5k, "q5k", Codes::U5, ScaleForm::SuperMin, 32, 0),
     packed(Format::Q6k, "q6k", Codes::U6, ScaleForm::Super, 16, 32),
+    packed(Format::C4, "c4", Codes::U4, ScaleForm::Channel, 32, 8),
+    packed(Format::C8, "c8", Codes::I8, ScaleForm::Channel, 32, 0),
+    packed(Format::P4, "p4", Codes::U4, ScaleForm::Progressive, 32, 8),
     raw(Format::F16, "f16", 16),
     raw(Format::Bf16, "bf16", 16),
     raw(Format::F32, "f32", 32),
@@ -189,6 +213,29 @@ impl Format {
         if self.spec().scale.is_super() { SUPER_K } else { 1 }
     }
 
+    /// The most input features: in a product of integers over all of them, of codes of a8, no sum leaves 32 bits.
+    pub fn max_k(self) -> usize {
+        let FormatSpec { bits, codes, scale, offset, .. } = *self.spec();
+        if !scale.is_channel() {
+            return usize::MAX;
+        }
+        let code = if codes == Codes::I8 { 128 } else { (1 << bits) - 1 - offset }.max(offset);
+        let step = if scale == ScaleForm::Progressive { i32::from(MAX_STEP) } else { 1 };
+        (i32::MAX / (BLOCK_K as i32 * 127 * code * step)) as usize * BLOCK_K
+    }
+
+    /// What is wrong with rows of `k` weights, if anything is.
+    pub fn refuses(self, k: usize) -> Option<String> {
+        let (of, multiple, most) = (self.spec().name, self.k_multiple(), self.max_k());
+        if !k.is_multiple_of(multiple) {
+            Some(format!("its rows have {k} weights, those of {of} are multiples of {multiple}"))
+        } else if k > most {
+            Some(format!("its rows have {k} weights, those of {of} at most {most}, or products overflow"))
+        } else {
+            None
+        }
+    }
+
     /// The sizes in bytes of the planes of an `n` x `k` matrix, or `None` when they overflow or `k` is not a multiple of
     /// [`Format::k_multiple`].
     pub fn plane_sizes(self, n: usize, k: usize) -> Option<PlaneSizes> {
@@ -201,7 +248,8 @@ impl Format {
         let plane = |bits: usize| weights.checked_mul(bits).map(|x| x / 8);
         let [low, high] = if *codes == Codes::Float { [*bits, 0] } else { codes.fields() };
         let scales = match scale {
-            ScaleForm::None => 0,
+            ScaleForm::None | ScaleForm::Channel => 0,
+            ScaleForm::Progressive => blocks * TILE_N,
             ScaleForm::F16 | ScaleForm::F16Min => blocks.checked_mul(TILE_N * 2)?,
             ScaleForm::Super | ScaleForm::SuperMin => weights / group,
         };
@@ -213,6 +261,7 @@ impl Format {
             s: scales,
             m: mins,
             d: supers * scale.parts() * 2,
+            c: if scale.is_channel() { n.div_ceil(TILE_N) * TILE_N * 4 } else { 0 },
         })
     }
 }
@@ -230,12 +279,14 @@ pub struct PlaneSizes {
     pub m: usize,
     /// What scales and mins of two levels are multiplied with.
     pub d: usize,
+    /// Scales of output features.
+    pub c: usize,
 }
 
 impl PlaneSizes {
-    /// The sizes in the order of the planes: W, X, S, M, D.
+    /// The sizes in the order of the planes: W, X, S, M, D, C.
     pub fn array(self) -> [usize; PLANES] {
-        [self.w, self.x, self.s, self.m, self.d]
+        [self.w, self.x, self.s, self.m, self.d, self.c]
     }
 
     /// Bytes of all planes.
@@ -247,7 +298,7 @@ impl PlaneSizes {
 /// An `n` x `k` matrix of packed weights: `y[n] = sum over k of w[n][k] * x[k]`.
 ///
 /// `n` is padded to 16 and `k` to 32 in the planes; padded codes equal the offset, padded scales and mins are zero.
-/// The sizes of the planes have been validated; halves among scales and mins are finite.
+/// The sizes of the planes have been validated; floats among scales and mins are finite, and integers in their range.
 #[derive(Clone, Debug)]
 pub struct PackedMatrix {
     /// The format of the codes and scales.
@@ -266,4 +317,6 @@ pub struct PackedMatrix {
     pub m: Bytes,
     /// What scales and mins of two levels are multiplied with, or empty.
     pub d: Bytes,
+    /// Scales of output features, or empty.
+    pub c: Bytes,
 }

@@ -1,7 +1,7 @@
 //! The packed formats at compile time: where a block's codes and scales are, and which product of an ISA takes them.
 
 use crate::activation::Block;
-use crate::format::{BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, TILE_N};
+use crate::format::{BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::BlockCodes;
 use crate::simd::dot::Codes;
@@ -17,6 +17,8 @@ pub(super) struct Tile<'a> {
     pub(super) s: &'a [u8],
     pub(super) m: &'a [u8],
     pub(super) d: &'a [[u16; LANES]],
+    /// The scales of the columns, where they have one.
+    c: &'a [[f32; LANES]],
     /// Codes of this tile and all that follow.
     pub(super) rest: &'a [u8],
 }
@@ -27,7 +29,12 @@ impl<'a> Tile<'a> {
     pub(super) fn new(spec: &FormatSpec, w: &'a PackedMatrix, tile: usize) -> Self {
         let blocks = super::blocks(w);
         let [low, high] = spec.codes.fields().map(bytes_of_field);
-        let scales = if spec.scale.is_super() { BLOCK_K / spec.group * LANES } else { 2 * LANES };
+        let scales = match spec.scale {
+            ScaleForm::Super | ScaleForm::SuperMin => BLOCK_K / spec.group * LANES,
+            ScaleForm::Progressive => LANES,
+            ScaleForm::Channel => 0,
+            _ => 2 * LANES,
+        };
         let mins = if spec.scale.has_min() { scales } else { 0 };
         let part = |plane: &'a [u8], block: usize| &plane[tile * blocks * block..][..blocks * block];
         let supers = blocks / SUPER_BLOCKS * spec.scale.parts();
@@ -38,6 +45,7 @@ impl<'a> Tile<'a> {
             s: part(&w.s, scales),
             m: part(&w.m, mins),
             d: &bytemuck::cast_slice::<u8, u16>(&w.d).as_chunks().0[tile * supers..][..supers],
+            c: bytemuck::cast_slice::<u8, f32>(&w.c).as_chunks().0.get(tile..=tile).unwrap_or_default(),
             rest: &w.w[tile * blocks * low..],
         }
     }
@@ -63,6 +71,19 @@ impl<'a> Tile<'a> {
         } else {
             s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[group])
         }
+    }
+
+    /// The integers that the products of block `b` are multiplied with, where there are some.
+    #[inline(always)]
+    pub(super) fn steps<S: Dot>(self, s: S, b: usize) -> Option<S::I32> {
+        let steps = bytemuck::cast_slice::<u8, i8>(self.s).as_chunks().0.get(b)?;
+        Some(s.f32_to_i32(s.load_i8(steps)))
+    }
+
+    /// The scales of the columns.
+    #[inline(always)]
+    pub(super) fn channels<S: Dot>(self, s: S) -> S::F32 {
+        s.load(&self.c[0])
     }
 
     /// The codes of block `b`, in fields of so many bits.
