@@ -6,7 +6,7 @@
 mod codec;
 mod quantize;
 
-pub(crate) use codec::PLANE_NAMES;
+pub(crate) use codec::{PLANE_NAMES, field_at};
 pub use quantize::{quantize_q4, quantize_q8};
 
 use crate::buffer::Bytes;
