@@ -22,6 +22,10 @@ pub struct Pack {
     /// The precision of activations that the model asks for
     #[arg(long, value_parser = activations())]
     act: Option<Activations>,
+    /// Keep every tensor of a GGUF file as it is, and all else that is in the file, so that `lowbit export` makes the same
+    /// file again, byte for byte
+    #[arg(long, conflicts_with = "bits")]
+    reversible: bool,
     /// One JSON document on standard output
     #[arg(long)]
     json: bool,
@@ -49,6 +53,7 @@ impl Pack {
                 Some(Bits::Keep) => convert::Weights::Keep,
             },
             activations: self.act,
+            reversible: self.reversible,
         };
         let named = model::named(&self.source);
         let (source, beside) = match named {

@@ -148,6 +148,29 @@ impl GgmlType {
             None => Ok(()),
         }
     }
+
+    /// The bytes of floats of this type ([`GgmlType::is_float`]): the inverse of [`GgmlType::floats`].
+    ///
+    /// # Errors
+    /// When the type is a block type, or cannot hold a value exactly.
+    pub fn floats_to_bytes(self, values: &[f32], origin: Origin<'_>) -> Result<Vec<u8>> {
+        let bytes: Vec<u8> = match self.0.format {
+            Some(Format::F32) => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Some(Format::F16) => values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect(),
+            Some(Format::Bf16) => {
+                values.iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect()
+            }
+            _ => return Err(self.unsupported(origin)),
+        };
+        let mut back = Vec::with_capacity(values.len());
+        self.floats(&bytes, &mut back, origin)?;
+        match values.iter().zip(&back).position(|(a, b)| a.to_bits() != b.to_bits()) {
+            Some(i) => {
+                Err(origin.malformed(format!("element {i} is {}, which is no {}", values[i], self.name())))
+            }
+            None => Ok(bytes),
+        }
+    }
 }
 
 /// Packs one row of blocks. The error says which block and why.

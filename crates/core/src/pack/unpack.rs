@@ -15,7 +15,13 @@ impl Planes {
     ///
     /// # Errors
     /// When the sizes do not agree, a scale, min or weight is not finite, or a scale or min does not fit into `ty`.
-    pub fn unpack_ggml(&self, ty: GgmlType, rows: usize, out: &mut Vec<u8>, origin: Origin<'_>) -> Result<()> {
+    pub fn unpack_ggml(
+        &self,
+        ty: GgmlType,
+        rows: usize,
+        out: &mut Vec<u8>,
+        origin: Origin<'_>,
+    ) -> Result<()> {
         let sizes = self.format.plane_sizes(rows, self.k).map(|sizes| sizes.array());
         let fits = sizes == Some(self.all().map(<[u8]>::len)) && ty.format() == Some(self.format);
         let Some(row_bytes) = ty.bytes_of(self.k).filter(|_| fits) else {

@@ -124,6 +124,10 @@ pub fn hugging_face(source: &HuggingFace, options: &Options) -> Result<Plan> {
         return Err(unsupported_architecture(&config.file, field, class, known));
     };
     refuse_variants(&config)?;
+    if options.reversible {
+        let (what, hint) = ("a folder that can be made again", "pack a GGUF file, or without --reversible");
+        return Err(Error::unsupported(&source.folder, "format", what, hint).into());
+    }
     let tokens = special_tokens(&config, generation.as_ref(), &tokenizer, tokenizer_config.as_ref())?;
     let model = match arch.name {
         "gemma3" => gemma3_config(&config, tokens)?,
@@ -138,6 +142,7 @@ pub fn hugging_face(source: &HuggingFace, options: &Options) -> Result<Plan> {
         sampling: sampling(generation.as_ref())?,
         tokenizer: source.tokenizer.clone().unwrap_or_default(),
         licence: source.licence(),
+        rest: Vec::new(),
     };
     let files = source.shards.iter().map(|shard| shard.header.file.clone()).collect();
     Plan::new(files, description, tensors, options, true)

@@ -1,4 +1,4 @@
-//! Other people's models to artifacts.
+//! Other people's models to artifacts, and artifacts to GGUF files.
 //!
 //! ```text
 //! header of a GGUF file, or of a Hugging Face folder  --gguf / hugging_face-->  Plan
@@ -16,8 +16,12 @@ mod plan;
 mod tokenizer;
 
 #[cfg(not(target_family = "wasm"))]
+mod export;
+#[cfg(not(target_family = "wasm"))]
 mod file;
 
+#[cfg(not(target_family = "wasm"))]
+pub use export::{Exported, to_gguf};
 #[cfg(not(target_family = "wasm"))]
 pub use file::{Progress, Summary, in_memory, to_file};
 pub use gguf::gguf;
@@ -37,6 +41,9 @@ pub const DEFAULT_ACTIVATIONS: Activations = Activations::A16;
 /// Name of the document that holds the tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
 
+/// Name of the document that holds all bytes of a GGUF file but the tensors', for [`Options::reversible`].
+pub const SOURCE: &str = "source.gguf";
+
 /// How a model is packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -44,6 +51,9 @@ pub struct Options {
     pub weights: Weights,
     /// The precision of activations that the model asks for; `None`: [`DEFAULT_ACTIVATIONS`].
     pub activations: Option<Activations>,
+    /// Every tensor of a GGUF file is kept as it is, and so is the rest of the file, as the document [`SOURCE`]: the same
+    /// file can be made again.
+    pub reversible: bool,
 }
 
 /// What becomes of matrices of floats.
@@ -67,6 +77,8 @@ struct Description {
     sampling: crate::SamplingOptions,
     tokenizer: Vec<u8>,
     licence: String,
+    /// Parts of the first file that are kept as they are.
+    rest: Vec<std::ops::Range<u64>>,
 }
 
 impl Description {

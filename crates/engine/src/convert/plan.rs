@@ -1,6 +1,6 @@
 //! What is to be read, in which order, and where it goes.
 
-use super::{Description, Options, TOKENIZER, Weights, in_file};
+use super::{Description, Options, SOURCE, TOKENIZER, Weights, in_file};
 use crate::arch::{TensorKind, TensorSpec};
 use crate::{Result, SamplingOptions};
 use lowbit_core::container::{Item, Layout, Place};
@@ -22,7 +22,7 @@ pub(super) struct SourceTensor {
     pub offset: u64,
     /// Type of its elements.
     pub ty: GgmlType,
-    /// What is to be added to the elements of a vector.
+    /// What is to be added to the elements of a vector; -0 leaves every number as it is, also -0.
     pub add: f32,
 }
 
@@ -73,16 +73,17 @@ struct Tensor {
     /// Name in the source, for messages.
     name: String,
     file: usize,
-    ty: GgmlType,
     kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// Planes begin here.
-    Matrix { format: Format, k: usize, planes: [usize; PLANES] },
+    Matrix { ty: GgmlType, format: Format, k: usize, planes: [usize; PLANES] },
     /// A vector begins here; something is to be added to its elements.
-    Vector { start: usize, add: f32 },
+    Vector { ty: GgmlType, start: usize, add: f32 },
+    /// Bytes of a document are copied to here.
+    Bytes { start: usize },
 }
 
 impl Plan {
@@ -97,6 +98,12 @@ impl Plan {
         let mut items = vec![Item::Document { name: TOKENIZER.to_owned(), len: description.tokenizer.len() }];
         for (spec, source) in &tensors {
             items.push(item(&files[source.file], spec, source, options, quantise_by_default)?);
+        }
+        let rest: u64 = description.rest.iter().map(|range| range.end - range.start).sum();
+        if rest > 0 {
+            // A size that is none here is refused by the layout.
+            let len = usize::try_from(rest).unwrap_or(usize::MAX);
+            items.push(Item::Document { name: SOURCE.to_owned(), len });
         }
         let name = files.first().map(String::as_str).unwrap_or_default();
         let manifest = description.manifest(name, options);
@@ -113,6 +120,9 @@ impl Plan {
         };
         for ((_, source), item) in tensors.into_iter().zip(&items[1..]) {
             plan.add(source, item)?;
+        }
+        if let Some(Place::Flat(start)) = plan.layout.place(SOURCE) {
+            plan.copy(&description.rest, start);
         }
         plan.steps.sort_by_key(|step| (step.file, step.range.start));
         Ok(plan)
@@ -132,10 +142,10 @@ impl Plan {
     pub fn matrices(&self) -> Vec<Packing> {
         let mut packings: Vec<Packing> = Vec::new();
         for tensor in &self.tensors {
-            let Kind::Matrix { format, .. } = tensor.kind else { continue };
-            match packings.iter_mut().find(|p| (p.from, p.to) == (tensor.ty, format)) {
+            let Kind::Matrix { ty, format, .. } = tensor.kind else { continue };
+            match packings.iter_mut().find(|p| (p.from, p.to) == (ty, format)) {
                 Some(packing) => packing.count += 1,
-                None => packings.push(Packing { from: tensor.ty, to: format, count: 1 }),
+                None => packings.push(Packing { from: ty, to: format, count: 1 }),
             }
         }
         packings
@@ -149,6 +159,11 @@ impl Plan {
     /// Where everything goes.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The tokenizer that is stored.
+    pub fn tokenizer(&self) -> &[u8] {
+        &self.tokenizer
     }
 
     /// What does not come from a step: the tokenizer. `write` gets offsets in the data region, which is zero before.
@@ -177,14 +192,15 @@ impl Plan {
             let problem = format!("{} bytes came, expected {expected}; fetch the file again", bytes.len());
             return Err(Error::malformed(origin.file, format!("tensor {}", tensor.name), problem).into());
         }
-        let (format, k, starts) = match tensor.kind {
-            Kind::Vector { start, add } => {
+        let (ty, format, k, starts) = match tensor.kind {
+            Kind::Bytes { start } => return write(start, bytes),
+            Kind::Vector { ty, start, add } => {
                 self.floats.clear();
-                tensor.ty.floats(bytes, &mut self.floats, origin)?;
+                ty.floats(bytes, &mut self.floats, origin)?;
                 let values: Vec<u8> = self.floats.iter().flat_map(|x| (x + add).to_le_bytes()).collect();
                 return write(start, &values);
             }
-            Kind::Matrix { format, k, planes } => (format, k, planes),
+            Kind::Matrix { ty, format, k, planes } => (ty, format, k, planes),
         };
         let planes = match &mut self.planes {
             Some((owner, planes)) if *owner == step.tensor => planes,
@@ -193,11 +209,11 @@ impl Plan {
                 &mut slot.insert((step.tensor, planes)).1
             }
         };
-        if tensor.ty.format() == Some(format) {
-            planes.pack_ggml(tensor.ty, step.rows, bytes, origin)?;
+        if ty.format() == Some(format) {
+            planes.pack_ggml(ty, step.rows, bytes, origin)?;
         } else {
             self.floats.clear();
-            tensor.ty.floats(bytes, &mut self.floats, origin)?;
+            ty.floats(bytes, &mut self.floats, origin)?;
             planes.pack_f32(&self.floats, origin)?;
         }
         let at = planes.offsets(step.first_row).ok_or_else(|| overflow(origin))?;
@@ -215,9 +231,11 @@ impl Plan {
         let origin = Origin { file: &self.files[file], tensor: &name };
         let (kind, n, k) = match (item, self.layout.place(item.name())) {
             (&Item::Matrix { format, n, k, .. }, Some(Place::Planes(planes))) => {
-                (Kind::Matrix { format, k, planes }, n, k)
+                (Kind::Matrix { ty, format, k, planes }, n, k)
             }
-            (&Item::Vector { len, .. }, Some(Place::Flat(start))) => (Kind::Vector { start, add }, 1, len),
+            (&Item::Vector { len, .. }, Some(Place::Flat(start))) => {
+                (Kind::Vector { ty, start, add }, 1, len)
+            }
             _ => return Err(overflow(origin).into()),
         };
         let row_bytes = ty.bytes_of(k).ok_or_else(|| overflow(origin))?;
@@ -228,8 +246,21 @@ impl Plan {
             let range = offset + start..offset + start + (rows * row_bytes) as u64;
             self.steps.push(Step { file, range, tensor: self.tensors.len(), first_row, rows });
         }
-        self.tensors.push(Tensor { name, file, ty, kind });
+        self.tensors.push(Tensor { name, file, kind });
         Ok(())
+    }
+
+    /// Adds the steps that copy parts of the first file, one after the other, to `start` in the data region.
+    fn copy(&mut self, parts: &[Range<u64>], mut start: usize) {
+        for part in parts {
+            for first in (part.start..part.end).step_by(STEP_BYTES) {
+                let range = first..part.end.min(first + STEP_BYTES as u64);
+                let len = (range.end - range.start) as usize;
+                self.steps.push(Step { file: 0, range, tensor: self.tensors.len(), first_row: 0, rows: 0 });
+                self.tensors.push(Tensor { name: SOURCE.to_owned(), file: 0, kind: Kind::Bytes { start } });
+                start += len;
+            }
+        }
     }
 }
 
@@ -256,7 +287,7 @@ fn item(
             }
             let outer = spec.name.starts_with("token_embd") || spec.name.starts_with("output");
             let format = match options.weights {
-                _ if !source.ty.is_float() => format,
+                _ if !source.ty.is_float() || options.reversible => format,
                 Weights::Auto if quantise_by_default => Format::Q8,
                 Weights::Auto | Weights::Keep => format,
                 Weights::Q8 => Format::Q8,
