@@ -74,7 +74,7 @@ impl Pack {
         for packing in &summary.matrices {
             output::line(&show(packing))?;
         }
-        if self.bits.is_some() && summary.matrices.iter().all(|packing| !packing.from.is_float()) {
+        if self.bits.is_some() && summary.matrices.iter().all(|packing| !packing.is_float) {
             output::line("--bits has changed nothing: every matrix was quantised already")?;
         }
         output::line(&format!(
@@ -88,18 +88,18 @@ impl Pack {
 
 fn describe(packing: &Packing) -> serde_json::Value {
     serde_json::json!({
-        "from": packing.from.name(),
+        "from": packing.from,
         "to": packing.to.spec().name,
-        "kept": packing.is_kept(),
+        "kept": packing.is_kept,
         "count": packing.count,
     })
 }
 
 fn show(packing: &Packing) -> String {
-    let Packing { from, to, count } = packing;
-    let becomes = if packing.is_kept() { "kept as" } else { "packed to" };
+    let Packing { from, to, count, is_kept, .. } = packing;
+    let becomes = if *is_kept { "kept as" } else { "packed to" };
     let noun = if *count == 1 { "matrix" } else { "matrices" };
-    format!("{count} {noun} of {}: {becomes} {}", from.name(), to.spec().name)
+    format!("{count} {noun} of {from}: {becomes} {}", to.spec().name)
 }
 
 /// The source's name with another ending.

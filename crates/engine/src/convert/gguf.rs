@@ -321,7 +321,10 @@ fn find_tensors(header: &Gguf, config: &ModelConfig) -> Result<Vec<(TensorSpec, 
             })?;
             check_shape(header, &spec, tensor)?;
             let (name, ty) = (tensor.name.clone(), tensor.ty);
-            Ok((spec, SourceTensor { file: 0, name, offset: tensor.offset, ty, add: -0.0 }))
+            Ok((
+                spec,
+                SourceTensor { file: 0, name, offset: tensor.offset, ty, translation: None, add: -0.0 },
+            ))
         })
         .collect()
 }

@@ -42,7 +42,7 @@ fn pack(bytes: &[u8]) -> (Vec<u8>, Artifact) {
     conversion.finish(None).unwrap()
 }
 
-fn values(matrix: &PackedMatrix) -> Vec<f32> {
+pub(super) fn values(matrix: &PackedMatrix) -> Vec<f32> {
     let mut values = vec![0.0; matrix.n * matrix.k];
     for (row, values) in values.chunks_exact_mut(matrix.k).enumerate() {
         matrix.dequantize_row(row, values);
