@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::{model, output};
 use clap::ValueEnum;
 use lowbit_core::activation::Activations;
+use lowbit_core::pack::GgmlType;
 use lowbit_engine::convert::{self, Packing};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,8 @@ pub struct Pack {
     #[arg(short, long)]
     output: Option<PathBuf>,
     /// What becomes of matrices of floats [default: kept in GGUF files, 8 bits in Hugging Face folders]. Those that are
-    /// quantised already (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K) are kept as they are
+    /// quantised already (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, symmetric GPTQ) are kept as they are; FP8, AWQ and other
+    /// GPTQ count as floats, which are decoded exactly
     #[arg(long)]
     bits: Option<Bits>,
     /// The precision of activations that the model asks for
@@ -98,8 +100,11 @@ fn describe(packing: &Packing) -> serde_json::Value {
 fn show(packing: &Packing) -> String {
     let Packing { from, to, count, is_kept, .. } = packing;
     let becomes = if *is_kept { "kept as" } else { "packed to" };
+    // What is no type of GGML has been decoded from fewer bits.
+    let loses = !is_kept && GgmlType::from_name(from).is_none();
+    let note = if loses { ", which rounds its values once more" } else { "" };
     let noun = if *count == 1 { "matrix" } else { "matrices" };
-    format!("{count} {noun} of {from}: {becomes} {}", to.spec().name)
+    format!("{count} {noun} of {from}: {becomes} {}{note}", to.spec().name)
 }
 
 /// The source's name with another ending.
