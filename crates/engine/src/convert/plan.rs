@@ -9,7 +9,7 @@ use lowbit_core::pack::{GgmlType, Origin, Planes};
 use lowbit_core::{Error, Format};
 use std::ops::Range;
 
-/// A step reads no more than this, unless 16 rows are longer.
+/// A step reads no more than this, unless 16 rows are longer, or rows cannot be told apart.
 pub const STEP_BYTES: usize = 8 << 20;
 
 /// A tensor of the source, found and checked.
