@@ -7,7 +7,8 @@
 //!
 //! A [`Plan`] neither reads nor writes. [`to_file`] drives it between two files and [`InMemory`] into one region of memory
 //! that is the loaded model at once, be the bytes from a file or from a network. A step's source is at most
-//! [`STEP_BYTES`] (or 16 rows, or a matrix of GPTQ or AWQ, whose rows cannot be told apart), so memory is bounded whatever the size of the model.
+//! [`STEP_BYTES`] (or 16 rows, or a matrix of GPTQ or AWQ, whose rows cannot be told apart), so memory is bounded whatever
+//! the size of the model.
 
 mod gguf;
 mod hugging_face;
