@@ -27,6 +27,8 @@ use std::process::ExitCode;
 enum Cli {
     /// Convert a GGUF file, a Hugging Face folder or `smollm2` to an artifact
     Pack(commands::pack::Pack),
+    /// Make a GGUF file of an artifact
+    Export(commands::export::Export),
     /// Show what is in an artifact or a GGUF file
     Inspect(commands::inspect::Inspect),
     /// Answer one prompt
@@ -50,6 +52,7 @@ impl Cli {
     fn run(&self) -> error::Result<()> {
         match self {
             Self::Pack(command) => command.run(),
+            Self::Export(command) => command.run(),
             Self::Inspect(command) => command.run(),
             Self::Run(command) => command.run(),
             Self::Chat(command) => command.run(),

@@ -193,14 +193,29 @@ fn read_cached(packaged: &PackagedModel) -> Result<Artifact> {
     }
 }
 
+/// Makes a GGUF file of an artifact, showing how far it is.
+pub fn export(model: &str, out: &Path) -> Result<convert::Exported> {
+    let artifact = match named(model) {
+        Some(packaged) => cached(packaged)?,
+        None => PathBuf::from(model),
+    };
+    refuse_same(&artifact, out)?;
+    if let Kind::Source = kind(&artifact)? {
+        return Err(no_model(&artifact, "is no artifact; pack it first"));
+    }
+    let bar = progress::bytes("exporting", 0);
+    let mut show = |progress: convert::Progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    };
+    let exported = whole_file::write(out, |file| Ok(convert::to_gguf(&artifact, file, out, &mut show)?));
+    bar.finish_and_clear();
+    exported
+}
+
 /// Packs a GGUF file or a Hugging Face folder, showing how far it is.
 pub fn pack(source: &Path, out: &Path, options: &convert::Options) -> Result<convert::Summary> {
-    if let (Ok(from), Ok(to)) = (source.canonicalize(), out.canonicalize())
-        && from == to
-    {
-        let problem = format!("{}: the output would replace its source; choose another name", out.display());
-        return Err(Error::Usage(problem));
-    }
+    refuse_same(source, out)?;
     if let Kind::Artifact = kind(source)? {
         let problem =
             "is an artifact already, or a part of a Hugging Face folder; give a GGUF file or the folder";
@@ -214,6 +229,16 @@ pub fn pack(source: &Path, out: &Path, options: &convert::Options) -> Result<con
     let summary = whole_file::write(out, |file| Ok(convert::to_file(source, file, out, options, &mut show)?));
     bar.finish_and_clear();
     summary
+}
+
+fn refuse_same(source: &Path, out: &Path) -> Result<()> {
+    if let (Ok(from), Ok(to)) = (source.canonicalize(), out.canonicalize())
+        && from == to
+    {
+        let problem = format!("{}: the output would replace its source; choose another name", out.display());
+        return Err(Error::Usage(problem));
+    }
+    Ok(())
 }
 
 /// Says what a model can be where there is nothing at `path`.

@@ -74,6 +74,34 @@ fn an_artifact_answers_like_the_gguf_file_it_was_packed_from() {
 }
 
 #[test]
+fn an_artifact_becomes_the_file_that_was_packed() {
+    let model = tiny_gguf("export");
+    let folder = folder("export");
+    let [artifact, out] = ["tiny.lowbit", "again.gguf"].map(|name| folder.join(name));
+    let (artifact, out) = (artifact.to_str().unwrap(), out.to_str().unwrap());
+    let export = ["export", artifact, "-o", out];
+    let same = || std::fs::read(&model).unwrap() == std::fs::read(out).unwrap();
+
+    json(&["pack", &model, "-o", artifact, "--reversible"]);
+    let report = json(&export);
+    assert!(same() && report["identical"] == true, "{report}");
+    assert_eq!(report["matrices"][1], serde_json::json!({ "type": "Q4_1", "count": 14 }), "{report}");
+    assert!(text(&export).contains("byte for byte\n"));
+    let answer = |model: &str| json(&["run", "-m", model, "-p", "Hi", "-n", "5"])["tokens"].clone();
+    assert_eq!(answer(artifact), answer(&model));
+
+    json(&["pack", &model, "-o", artifact]);
+    let report = json(&export);
+    assert!(!same() && report["identical"] == false, "{report}");
+    assert!(text(&export).contains("packed without --reversible"));
+    assert_eq!(answer(out), answer(&model));
+
+    assert_eq!(failure(&["export", artifact, "-o", artifact]).0, 2);
+    assert!(failure(&["export", &model, "-o", out]).1.contains("is no artifact; pack it first"));
+    assert_eq!(failure(&["pack", &model, "--reversible", "--bits", "4"]).0, 2);
+}
+
+#[test]
 fn pack_says_what_becomes_of_the_matrices() {
     let folder = folder("pack-bits");
     let model = folder.join("mixed.gguf");

@@ -1,8 +1,9 @@
-//! Imported blocks have the values that the `gguf` package of Python gives them (tests/golden/ggml_blocks.py).
+//! Imported blocks have the values that the `gguf` package of Python gives them (tests/golden/ggml_blocks.py), and come out
+//! again as its bytes.
 
 #![allow(clippy::unwrap_used)]
 
-use lowbit_core::pack::{GgmlType, Origin, matrix_from_ggml};
+use lowbit_core::pack::{GgmlType, Origin, Planes, matrix_from_ggml};
 use std::collections::BTreeMap;
 
 #[derive(serde::Deserialize)]
@@ -34,7 +35,8 @@ fn values_are_those_of_the_gguf_package() {
         // Rows of one block, so that every lane of a tile is used at some place.
         let k = ty.block().max(32);
         let n = values.len() / k;
-        let matrix = matrix_from_ggml(ty, n, k, &bytes, Origin { file: "golden", tensor: &name }).unwrap();
+        let origin = Origin { file: "golden", tensor: &name };
+        let matrix = matrix_from_ggml(ty, n, k, &bytes, origin).unwrap();
         let mut found = vec![0.0; n * k];
         for (row, found) in found.chunks_exact_mut(k).enumerate() {
             matrix.dequantize_row(row, found);
@@ -43,5 +45,9 @@ fn values_are_those_of_the_gguf_package() {
             // Zeros are equal, whatever their sign.
             assert_eq!(*found, expected, "{name} value {i}");
         }
+        let (mut planes, mut back) = (Planes::new(matrix.format, 0, k).unwrap(), Vec::new());
+        planes.pack_ggml(ty, n, &bytes, origin).unwrap();
+        planes.unpack_ggml(ty, n, &mut back, origin).unwrap();
+        assert_eq!(back, bytes, "{name}");
     }
 }

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod chat;
 pub mod compare_logits;
+pub mod export;
 pub mod inspect;
 pub mod pack;
 pub mod parity;

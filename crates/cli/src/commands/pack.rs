@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::{model, output};
 use clap::ValueEnum;
 use lowbit_core::activation::Activations;
+use lowbit_core::pack::GgmlType;
 use lowbit_engine::convert::{self, Packing};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,8 @@ pub struct Pack {
     #[arg(short, long)]
     output: Option<PathBuf>,
     /// What becomes of matrices of floats [default: kept in GGUF files, 8 bits in Hugging Face folders]. Those that are
-    /// quantised already (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K) are kept as they are
+    /// quantised already (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, symmetric GPTQ) are kept as they are; FP8, AWQ and other
+    /// GPTQ count as floats, which are decoded exactly
     #[arg(long)]
     bits: Option<Bits>,
     /// What shares a scale. With s2 and s3 all matrices are quantised anew, also those that were already: to 4 bits, the
@@ -26,6 +28,10 @@ pub struct Pack {
     /// The precision of activations that the model asks for
     #[arg(long, value_parser = activations())]
     act: Option<Activations>,
+    /// Keep every tensor of a GGUF file as it is, and all else that is in the file, so that `lowbit export` makes the same
+    /// file again, byte for byte
+    #[arg(long, conflicts_with_all = ["bits", "scheme"])]
+    reversible: bool,
     /// One JSON document on standard output
     #[arg(long)]
     json: bool,
@@ -68,6 +74,7 @@ impl Pack {
                 Some(Scheme::S3) => convert::Scheme::Progressive,
             },
             activations: self.act,
+            reversible: self.reversible,
         };
         let named = model::named(&self.source);
         let (source, beside) = match named {
@@ -90,7 +97,7 @@ impl Pack {
         }
         if self.bits.is_some()
             && options.scheme == convert::Scheme::Block
-            && summary.matrices.iter().all(|packing| !packing.from.is_float())
+            && summary.matrices.iter().all(|packing| !packing.is_float)
         {
             output::line("--bits has changed nothing: every matrix was quantised already")?;
         }
@@ -105,18 +112,21 @@ impl Pack {
 
 fn describe(packing: &Packing) -> serde_json::Value {
     serde_json::json!({
-        "from": packing.from.name(),
+        "from": packing.from,
         "to": packing.to.spec().name,
-        "kept": packing.is_kept(),
+        "kept": packing.is_kept,
         "count": packing.count,
     })
 }
 
 fn show(packing: &Packing) -> String {
-    let Packing { from, to, count } = packing;
-    let becomes = if packing.is_kept() { "kept as" } else { "packed to" };
+    let Packing { from, to, count, is_kept, .. } = packing;
+    let becomes = if *is_kept { "kept as" } else { "packed to" };
+    // What is no type of GGML has been decoded from fewer bits.
+    let loses = !is_kept && GgmlType::from_name(from).is_none();
+    let note = if loses { ", which rounds its values once more" } else { "" };
     let noun = if *count == 1 { "matrix" } else { "matrices" };
-    format!("{count} {noun} of {}: {becomes} {}", from.name(), to.spec().name)
+    format!("{count} {noun} of {from}: {becomes} {}{note}", to.spec().name)
 }
 
 /// The source's name with another ending.

@@ -185,7 +185,7 @@ impl PackedMatrix {
 pub(crate) const PLANE_NAMES: [&str; PLANES] = ["W", "X", "S", "M", "D", "C"];
 
 /// The field of code `k` of a block in a plane of `bits` bits a code.
-fn field_at(plane: &[u8], bits: usize, block: usize, lane: usize, k: usize) -> i32 {
+pub(crate) fn field_at(plane: &[u8], bits: usize, block: usize, lane: usize, k: usize) -> i32 {
     if bits == 0 {
         return 0;
     }

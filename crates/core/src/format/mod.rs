@@ -7,7 +7,7 @@ mod codec;
 mod quantize;
 mod quantize_channel;
 
-pub(crate) use codec::PLANE_NAMES;
+pub(crate) use codec::{PLANE_NAMES, field_at};
 pub use quantize::{quantize_q4, quantize_q8};
 pub use quantize_channel::{ChannelRow, quantize_channel};
 

@@ -80,6 +80,16 @@ impl GgmlType {
         self.0.name
     }
 
+    /// The type whose blocks a format holds.
+    pub fn of_format(format: Format) -> Option<Self> {
+        GGML_TYPES.iter().find(|spec| spec.format == Some(format)).map(Self)
+    }
+
+    /// The number in files.
+    pub fn id(self) -> u32 {
+        self.0.id
+    }
+
     /// Weights of a block.
     pub fn block(self) -> usize {
         self.0.block
@@ -138,6 +148,29 @@ impl GgmlType {
             None => Ok(()),
         }
     }
+
+    /// The bytes of floats of this type ([`GgmlType::is_float`]): the inverse of [`GgmlType::floats`].
+    ///
+    /// # Errors
+    /// When the type is a block type, or cannot hold a value exactly.
+    pub fn floats_to_bytes(self, values: &[f32], origin: Origin<'_>) -> Result<Vec<u8>> {
+        let bytes: Vec<u8> = match self.0.format {
+            Some(Format::F32) => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Some(Format::F16) => values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect(),
+            Some(Format::Bf16) => {
+                values.iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect()
+            }
+            _ => return Err(self.unsupported(origin)),
+        };
+        let mut back = Vec::with_capacity(values.len());
+        self.floats(&bytes, &mut back, origin)?;
+        match values.iter().zip(&back).position(|(a, b)| a.to_bits() != b.to_bits()) {
+            Some(i) => {
+                Err(origin.malformed(format!("element {i} is {}, which is no {}", values[i], self.name())))
+            }
+            None => Ok(bytes),
+        }
+    }
 }
 
 /// Packs one row of blocks. The error says which block and why.
@@ -158,16 +191,47 @@ pub(super) fn pack_row(
                 } else {
                     pack_block(planes, ty, row, b, block)
                 };
-                for (what, bits) in ["scale", "min"].into_iter().zip(halves) {
-                    let value = half::f16::from_bits(bits);
-                    if !value.is_finite() {
-                        return Err(format!("block {b}: {what} is {value}; the file is damaged"));
-                    }
-                }
+                check_finite(b, halves)?;
             }
             Ok(())
         }
     }
+}
+
+/// Puts one row of blocks together, which is what [`pack_row`] has taken apart. The error says which block and why.
+pub(super) fn unpack_row(
+    planes: &Planes,
+    ty: GgmlType,
+    row: usize,
+    bytes: &mut [u8],
+) -> std::result::Result<(), String> {
+    match ty.name() {
+        "F32" => unpack_floats(planes, row, bytes, |b: [u8; 4]| f32::from_le_bytes(b).is_finite()),
+        "F16" => unpack_floats(planes, row, bytes, |b: [u8; 2]| half::f16::from_le_bytes(b).is_finite()),
+        "BF16" => unpack_floats(planes, row, bytes, |b: [u8; 2]| half::bf16::from_le_bytes(b).is_finite()),
+        _ => {
+            for (b, block) in bytes.chunks_exact_mut(ty.0.bytes).enumerate() {
+                block.fill(0);
+                let halves = if ty.0.block == SUPER_K {
+                    unpack_super(planes, row, b, block).map_err(|problem| format!("block {b}: {problem}"))?
+                } else {
+                    unpack_block(planes, row, b, block)
+                };
+                check_finite(b, halves)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn check_finite(b: usize, halves: [u16; 2]) -> std::result::Result<(), String> {
+    for (what, bits) in ["scale", "min"].into_iter().zip(halves) {
+        let value = half::f16::from_bits(bits);
+        if !value.is_finite() {
+            return Err(format!("block {b}: {what} is {value}; the file is damaged"));
+        }
+    }
+    Ok(())
 }
 
 fn pack_floats<const N: usize>(
@@ -181,6 +245,21 @@ fn pack_floats<const N: usize>(
             return Err(format!("weight {k} is not finite; the file is damaged"));
         }
         planes.put_float(row, k, value);
+    }
+    Ok(())
+}
+
+fn unpack_floats<const N: usize>(
+    planes: &Planes,
+    row: usize,
+    bytes: &mut [u8],
+    finite: impl Fn([u8; N]) -> bool,
+) -> std::result::Result<(), String> {
+    for (k, value) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+        *value = planes.float(row, k);
+        if !finite(*value) {
+            return Err(format!("weight {k} is not finite; the file is damaged"));
+        }
     }
     Ok(())
 }
@@ -213,6 +292,29 @@ fn pack_block(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[
     halves
 }
 
+/// Puts a block of zero bytes together, the inverse of [`pack_block`].
+fn unpack_block(planes: &Planes, row: usize, b: usize, block: &mut [u8]) -> [u16; 2] {
+    let spec = planes.format.spec();
+    let (len, codes) = (block.len(), planes.codes(row, b));
+    if spec.codes == Codes::I8 {
+        block[len - BLOCK_K..].copy_from_slice(&codes);
+    } else {
+        let at = len - BLOCK_K / 2;
+        for (k, code) in codes.iter().enumerate() {
+            block[at + k % 16] |= (code & 15) << (4 * (k / 16));
+            if spec.codes == Codes::U5 {
+                block[at - 4 + k / 8] |= (code >> 4) << (k % 8);
+            }
+        }
+    }
+    let halves = planes.scales(row, b);
+    block[..2].copy_from_slice(&halves[0].to_le_bytes());
+    if spec.scale.has_min() {
+        block[2..4].copy_from_slice(&halves[1].to_le_bytes());
+    }
+    halves
+}
+
 /// GGML pairs `k` (low nibble) with `k + 16` (high) in byte `k`; our word pairs `k` with `k + 4`.
 fn regroup_nibbles([q0, q1, q2, q3]: [u32; 4]) -> [u32; 4] {
     const LOW: u32 = 0x0f0f_0f0f;
@@ -235,4 +337,22 @@ fn pack_super(planes: &mut Planes, row: usize, b: usize, block: &[u8]) -> [u16; 
     }
     planes.put_super(row, b, &superblock);
     superblock.d
+}
+
+/// Puts a superblock of zero bytes together, the inverse of [`pack_super`]. The error says what it cannot hold.
+fn unpack_super(
+    planes: &Planes,
+    row: usize,
+    b: usize,
+    block: &mut [u8],
+) -> std::result::Result<[u16; 2], String> {
+    let superblock = planes.superblock(row, b);
+    match planes.format {
+        Format::Q2k => superblock.put_q2_k(block),
+        Format::Q3k => superblock.put_q3_k(block),
+        Format::Q4k => superblock.put_q45_k(block, false),
+        Format::Q5k => superblock.put_q45_k(block, true),
+        _ => superblock.put_q6_k(block),
+    }?;
+    Ok(superblock.d)
 }

@@ -1,4 +1,4 @@
-//! GGML blocks and floats to planes.
+//! GGML blocks and floats to planes, and planes to GGML blocks.
 //!
 //! A matrix is packed in slices of whole tiles: rows `[r0, r0 + rows)` with `r0` a multiple of 16. Planes are
 //! tile-major, so a slice is one contiguous range of each plane ([`Planes::offsets`]) and a matrix never needs to be in
@@ -6,6 +6,7 @@
 
 mod ggml;
 mod superblock;
+mod unpack;
 
 pub use ggml::{GGML_TYPES, GgmlType, TypeSpec};
 

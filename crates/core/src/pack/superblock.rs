@@ -2,8 +2,14 @@
 //!
 //! GGML spreads 256 codes over bytes of which each holds one field of several codes that lie 32 apart: bits
 //! `bits * j..` of byte `i` of a run of 32 belong to code `32 * j + i` of those that share the run.
+//!
+//! Each type is taken apart by one function and put together, from zero bytes, by the next one. The latter fail where a
+//! scale or min does not fit into its bits, as it always does where it comes from a block of that type.
 
 use crate::format::SUPER_K;
+
+/// What does not fit.
+type Result = std::result::Result<(), String>;
 
 /// A superblock, taken apart.
 pub(super) struct Superblock {
@@ -18,7 +24,7 @@ pub(super) struct Superblock {
 }
 
 impl Superblock {
-    const ZERO: Self = Self { codes: [0; SUPER_K], scales: [0; 16], mins: [0; 16], d: [0; 2] };
+    pub(super) const ZERO: Self = Self { codes: [0; SUPER_K], scales: [0; 16], mins: [0; 16], d: [0; 2] };
 
     /// Q2_K: scales and mins (4 bits each) of 16 groups, codes, d, dmin.
     pub(super) fn q2_k(block: &[u8]) -> Self {
@@ -28,6 +34,16 @@ impl Superblock {
         }
         out.add_fields(&block[16..80], 2, 0);
         out
+    }
+
+    pub(super) fn put_q2_k(&self, block: &mut [u8]) -> Result {
+        for (i, (scale, min)) in self.scales.iter().zip(self.mins).enumerate() {
+            block[i] = unsigned("scale", *scale, 0, 4)? | unsigned("min", min.wrapping_neg(), 0, 4)? << 4;
+        }
+        self.put_fields(&mut block[16..80], 2, 0);
+        put_half(block, 80, self.d[0]);
+        put_half(block, 82, self.d[1]);
+        Ok(())
     }
 
     /// Q3_K: bit 2 of the codes, their low bits, 16 scales of 6 bits with offset 32, d.
@@ -42,6 +58,18 @@ impl Superblock {
             *scale = (low | high << 4) as i8 - 32;
         }
         out
+    }
+
+    pub(super) fn put_q3_k(&self, block: &mut [u8]) -> Result {
+        self.put_fields(&mut block[..32], 1, 2);
+        self.put_fields(&mut block[32..96], 2, 0);
+        for (i, scale) in self.scales.iter().enumerate() {
+            let scale = unsigned("scale", *scale, 32, 6)?;
+            block[96 + i % 8] |= (scale & 15) << (4 * (i / 8));
+            block[104 + i % 4] |= (scale >> 4) << (2 * (i / 4));
+        }
+        put_half(block, 108, self.d[0]);
+        Ok(())
     }
 
     /// Q4_K and Q5_K: d, dmin, scales and mins (6 bits each) of 8 groups, bit 4 of the codes of Q5_K, their low bits.
@@ -65,6 +93,29 @@ impl Superblock {
         out
     }
 
+    pub(super) fn put_q45_k(&self, block: &mut [u8], five_bits: bool) -> Result {
+        put_half(block, 0, self.d[0]);
+        put_half(block, 2, self.d[1]);
+        let packed = &mut block[4..16];
+        for i in 0..8 {
+            let scale = unsigned("scale", self.scales[i], 0, 6)?;
+            let min = unsigned("min", self.mins[i].wrapping_neg(), 0, 6)?;
+            if i < 4 {
+                (packed[i], packed[i + 4]) = (scale, min);
+            } else {
+                packed[i + 4] = scale & 15 | min << 4;
+                packed[i - 4] |= scale >> 4 << 6;
+                packed[i] |= min >> 4 << 6;
+            }
+        }
+        let low = if five_bits { 48 } else { 16 };
+        self.put_fields(&mut block[low..low + 128], 4, 0);
+        if five_bits {
+            self.put_fields(&mut block[16..48], 1, 4);
+        }
+        Ok(())
+    }
+
     /// Q6_K: low 4 bits of the codes, high 2 bits, 16 signed scales, d.
     pub(super) fn q6_k(block: &[u8]) -> Self {
         let mut out = Self { d: [half_at(block, 208), 0], ..Self::ZERO };
@@ -81,6 +132,20 @@ impl Superblock {
         out
     }
 
+    pub(super) fn put_q6_k(&self, block: &mut [u8]) -> Result {
+        for (run, codes) in block[..128].chunks_exact_mut(64).zip(self.codes.chunks_exact(128)) {
+            for (code, k) in codes.iter().zip(0..) {
+                run[k % 64] |= (code & 15) << (4 * (k / 64));
+            }
+        }
+        self.put_fields(&mut block[128..192], 2, 4);
+        for (byte, scale) in block[192..208].iter_mut().zip(self.scales) {
+            *byte = scale as u8;
+        }
+        put_half(block, 208, self.d[0]);
+        Ok(())
+    }
+
     /// Adds a field of `bits` bits of all codes, at bit `shift` of each.
     fn add_fields(&mut self, bytes: &[u8], bits: usize, shift: usize) {
         let of_run = 32 * (8 / bits);
@@ -90,8 +155,31 @@ impl Superblock {
             }
         }
     }
+
+    /// Writes the field of `bits` bits at bit `shift` of all codes.
+    fn put_fields(&self, bytes: &mut [u8], bits: usize, shift: usize) {
+        let of_run = 32 * (8 / bits);
+        for (run, codes) in bytes.chunks_exact_mut(32).zip(self.codes.chunks_exact(of_run)) {
+            for (code, k) in codes.iter().zip(0..) {
+                run[k % 32] |= (code >> shift & ((1 << bits) - 1)) << (bits * (k / 32));
+            }
+        }
+    }
 }
 
 fn half_at(bytes: &[u8], i: usize) -> u16 {
     u16::from_le_bytes([bytes[i], bytes[i + 1]])
+}
+
+fn put_half(bytes: &mut [u8], i: usize, half: u16) {
+    bytes[i..i + 2].copy_from_slice(&half.to_le_bytes());
+}
+
+/// `value + offset`, where it is a number of `bits` bits.
+fn unsigned(what: &str, value: i8, offset: i16, bits: u32) -> std::result::Result<u8, String> {
+    let shifted = i16::from(value) + offset;
+    match u8::try_from(shifted) {
+        Ok(field) if field >> bits == 0 => Ok(field),
+        _ => Err(format!("{what} {value} does not fit into {bits} bits")),
+    }
 }

@@ -235,3 +235,107 @@ fn bad_blocks_are_named() {
     assert!(matrix_from_f32(Format::Q4, 32, &[f32::NAN; 32], ORIGIN).is_err());
     assert!(matrix_from_f32(Format::F32, 32, &[f32::INFINITY; 32], ORIGIN).is_err());
 }
+
+/// Blocks of random bytes, but for the exponents of halves and floats: those are finite.
+fn random_blocks(ty: GgmlType, rows: usize, k: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = noise(ty.bytes_of(rows * k).unwrap(), seed);
+    let block = ty.bytes_of(ty.block()).unwrap();
+    let halves: &[usize] = match ty.name() {
+        "F16" | "Q4_0" | "Q5_0" | "Q8_0" => &[0],
+        "Q4_1" | "Q5_1" | "Q4_K" | "Q5_K" => &[0, 2],
+        "Q2_K" => &[80, 82],
+        "Q3_K" => &[108],
+        "Q6_K" => &[208],
+        "BF16" => &[],
+        "F32" => &[],
+        other => panic!("where are the halves of {other}?"),
+    };
+    for block in bytes.chunks_exact_mut(block) {
+        // A finite half has an exponent below 31; bfloat16 and f32 one below 255.
+        halves.iter().for_each(|at| block[at + 1] &= if block[at + 1] & 0x7c == 0x7c { 0xfb } else { 0xff });
+        if matches!(ty.name(), "BF16" | "F32") {
+            block[block.len() - 1] &= 0xbf;
+        }
+    }
+    bytes
+}
+
+#[test]
+fn every_block_comes_back_byte_for_byte() {
+    for spec in GGML_TYPES.iter().filter(|spec| spec.format.is_some()) {
+        let ty = GgmlType::from_name(spec.name).unwrap();
+        assert_eq!(GgmlType::of_format(spec.format.unwrap()), Some(ty));
+        for (seed, (n, blocks)) in [(1, 1), (16, 2), (19, 3), (48, 1)].into_iter().enumerate() {
+            let k = ty.block().max(8) * blocks;
+            let bytes = random_blocks(ty, n, k, seed as u64);
+            let mut planes = Planes::new(spec.format.unwrap(), 0, k).unwrap();
+            planes.pack_ggml(ty, n, &bytes, ORIGIN).unwrap();
+            let mut back = vec![1; 7];
+            planes.unpack_ggml(ty, n, &mut back, ORIGIN).unwrap();
+            assert_eq!(back, bytes, "{} {n} x {k}", spec.name);
+        }
+    }
+}
+
+#[test]
+fn the_extremes_come_back() {
+    for (name, block) in [
+        ("Q8_0", [&[0x00, 0x80][..], &[0x80; 32]].concat()),
+        ("Q4_1", [&[0x00, 0x80, 0x00, 0x80][..], &[0xff; 16]].concat()),
+        ("Q6_K", [&[0xff; 192][..], &[0x80; 16], &[0x01, 0x80]].concat()),
+        ("F32", (-0f32).to_le_bytes().repeat(4)),
+        ("F16", [0x00, 0x80, 0x01, 0x80, 0xff, 0x7b, 0xff, 0xfb].to_vec()),
+    ] {
+        let ty = GgmlType::from_name(name).unwrap();
+        let k = ty.block().max(4);
+        let mut planes = Planes::new(ty.format().unwrap(), 0, k).unwrap();
+        planes.pack_ggml(ty, 1, &block, ORIGIN).unwrap();
+        let mut back = Vec::new();
+        planes.unpack_ggml(ty, 1, &mut back, ORIGIN).unwrap();
+        assert_eq!(back, block, "{name}");
+    }
+}
+
+#[test]
+fn planes_that_no_block_can_hold_are_refused() {
+    let pack = |name: &str| {
+        let ty = GgmlType::from_name(name).unwrap();
+        let mut planes = Planes::new(ty.format().unwrap(), 0, ty.block()).unwrap();
+        planes.pack_ggml(ty, 2, &random_blocks(ty, 2, ty.block(), 3), ORIGIN).unwrap();
+        (ty, planes)
+    };
+    let refusal = |ty: GgmlType, planes: &Planes| {
+        planes.unpack_ggml(ty, 2, &mut Vec::new(), ORIGIN).unwrap_err().to_string()
+    };
+    for (name, scale, problem) in [
+        ("Q2_K", 16, "scale 16 does not fit into 4 bits"),
+        ("Q3_K", 32, "scale 32 does not fit into 6 bits"),
+        ("Q3_K", 0x80, "scale -128 does not fit into 6 bits"),
+        ("Q4_K", 64, "scale 64 does not fit into 6 bits"),
+        ("Q5_K", 0xff, "scale -1 does not fit into 6 bits"),
+    ] {
+        let (ty, mut planes) = pack(name);
+        planes.s[1] = scale;
+        let message = refusal(ty, &planes);
+        assert!(message.contains("tensor t: slice row 1: block 0") && message.contains(problem), "{message}");
+    }
+    for (name, min) in [("Q2_K", 1), ("Q4_K", 0x80), ("Q5_K", 0xc0)] {
+        let (ty, mut planes) = pack(name);
+        planes.m[1] = min;
+        assert!(refusal(ty, &planes).contains("min "), "{name}");
+    }
+    let (ty, mut planes) = pack("Q4_0");
+    planes.s[3] = 0x7c;
+    assert!(refusal(ty, &planes).contains("slice row 1: block 0: scale is"));
+    planes.s.pop();
+    assert!(refusal(ty, &planes).contains("planes of q4 are not those of 2 rows of 32 as Q4_0"));
+    let (ty, planes) = pack("Q4_1");
+    assert!(refusal(GgmlType::from_name("Q4_0").unwrap(), &planes).contains("as Q4_0"));
+    assert!(planes.unpack_ggml(ty, 17, &mut Vec::new(), ORIGIN).is_err());
+    for name in ["F32", "F16", "BF16"] {
+        let ty = GgmlType::from_name(name).unwrap();
+        let mut planes = Planes::new(ty.format().unwrap(), 2, 8).unwrap();
+        planes.w.fill(0xff);
+        assert!(refusal(ty, &planes).contains("weight 0 is not finite"), "{name}");
+    }
+}

@@ -95,6 +95,19 @@ impl RopeConfig {
         }
     }
 
+    /// What every frequency is divided by, as GGUF's `rope_freqs.weight` has it; `None` where a number says it, or none
+    /// does.
+    pub fn divisors(&self, head_dim: usize) -> Option<Vec<f32>> {
+        match &self.scaling {
+            RopeScaling::None | RopeScaling::Linear { .. } => None,
+            RopeScaling::Factors { factors } => Some(factors.clone()),
+            RopeScaling::Llama3 { .. } => {
+                let plain = Self { scaling: RopeScaling::None, ..self.clone() }.frequencies(head_dim);
+                Some(plain.iter().zip(self.frequencies(head_dim)).map(|(f, by)| (f / by) as f32).collect())
+            }
+        }
+    }
+
     /// The cosines and sines of positions `0..context`, computed in f64 by `libm`, so that they are the same everywhere.
     pub fn table(&self, head_dim: usize, context: usize) -> RopeTable {
         let frequencies = self.frequencies(head_dim);

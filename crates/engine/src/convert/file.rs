@@ -169,20 +169,20 @@ fn document(path: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 /// A file that is read piece by piece.
-struct Source {
+pub(super) struct Source {
     path: PathBuf,
     file: File,
     len: u64,
 }
 
 impl Source {
-    fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path) -> Result<Self> {
         let (file, len) = open(path)?;
         Ok(Self { path: path.to_owned(), file, len })
     }
 
     /// Makes `bytes` those from `start` to `end`.
-    fn read(&mut self, start: u64, end: u64, bytes: &mut Vec<u8>) -> Result<()> {
+    pub(super) fn read(&mut self, start: u64, end: u64, bytes: &mut Vec<u8>) -> Result<()> {
         bytes.clear();
         let read = (self.file.seek(SeekFrom::Start(start)))
             .and_then(|_| (&self.file).take(end - start).read_to_end(bytes));
@@ -191,6 +191,14 @@ impl Source {
             Ok(_) => Err(io(&self.path, std::io::ErrorKind::UnexpectedEof.into())),
             Err(e) => Err(io(&self.path, e)),
         }
+    }
+
+    /// Fills `bytes` with those from `start` on.
+    pub(super) fn fill(&self, start: u64, bytes: &mut [u8]) -> Result<()> {
+        (&self.file)
+            .seek(SeekFrom::Start(start))
+            .and_then(|_| (&self.file).read_exact(bytes))
+            .map_err(|e| io(&self.path, e))
     }
 
     /// Parses from longer and longer prefixes.
@@ -228,6 +236,6 @@ fn write_at(mut file: &File, start: u64, bytes: &[u8]) -> std::io::Result<()> {
     file.write_all(bytes)
 }
 
-fn io(path: &Path, source: std::io::Error) -> crate::Error {
+pub(super) fn io(path: &Path, source: std::io::Error) -> crate::Error {
     Error::Io { path: path.display().to_string(), source }.into()
 }

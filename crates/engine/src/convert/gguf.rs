@@ -41,8 +41,11 @@ pub fn gguf(file: &str, prefix: &[u8], file_len: Option<u64>, options: &Options)
         Parsed::NeedMore { at_least } => return Ok(Parsed::NeedMore { at_least }),
         Parsed::Complete(factors) => factors,
     };
-    let description = describe(&header, factors)?;
+    let mut description = describe(&header, factors)?;
     let tensors = find_tensors(&header, &description.config)?;
+    if options.reversible {
+        description.rest = rest(&header, &tensors, file_len);
+    }
     Plan::new(vec![file.to_owned()], description, tensors, options, false).map(Parsed::Complete)
 }
 
@@ -64,7 +67,28 @@ fn describe(header: &Gguf, factors: Option<Vec<f32>>) -> Result<Description> {
         sampling: sampling(header)?,
         tokenizer: vocabulary.tokenizer_json()?,
         licence: header.text("general.license")?.unwrap_or_default().to_owned(),
+        rest: Vec::new(),
     })
+}
+
+/// What is no tensor of the model: the header, what lies between tensors, and what follows them.
+fn rest(
+    header: &Gguf,
+    tensors: &[(TensorSpec, SourceTensor)],
+    file_len: Option<u64>,
+) -> Vec<std::ops::Range<u64>> {
+    let packed: std::collections::HashSet<&str> =
+        tensors.iter().map(|(_, tensor)| tensor.name.as_str()).collect();
+    let mut packed: Vec<&TensorInfo> =
+        header.tensors.iter().filter(|tensor| packed.contains(tensor.name.as_str())).collect();
+    packed.sort_by_key(|tensor| tensor.offset);
+    let mut at = 0;
+    let mut rest: Vec<_> = (packed.iter())
+        .map(|tensor| std::mem::replace(&mut at, tensor.offset + tensor.size)..tensor.offset)
+        .collect();
+    rest.push(at..file_len.unwrap_or(at));
+    rest.retain(|range| !range.is_empty());
+    rest
 }
 
 /// What the model's makers recommend.
@@ -297,7 +321,10 @@ fn find_tensors(header: &Gguf, config: &ModelConfig) -> Result<Vec<(TensorSpec, 
             })?;
             check_shape(header, &spec, tensor)?;
             let (name, ty) = (tensor.name.clone(), tensor.ty);
-            Ok((spec, SourceTensor { file: 0, name, offset: tensor.offset, ty, add: 0.0 }))
+            Ok((
+                spec,
+                SourceTensor { file: 0, name, offset: tensor.offset, ty, translation: None, add: -0.0 },
+            ))
         })
         .collect()
 }

@@ -10,8 +10,11 @@ use lowbit_core::Error;
 use lowbit_core::backend::RopeStyle;
 use lowbit_core::import::safetensors::{Safetensors, Tensor};
 use lowbit_core::pack::GgmlType;
+use quantized::Quantization;
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
+
+mod quantized;
 
 /// The contents of a folder's documents, as far as they are there, and the headers of its weights.
 #[derive(Clone, Debug, Default)]
@@ -124,6 +127,10 @@ pub fn hugging_face(source: &HuggingFace, options: &Options) -> Result<Plan> {
         return Err(unsupported_architecture(&config.file, field, class, known));
     };
     refuse_variants(&config)?;
+    if options.reversible {
+        let (what, hint) = ("a folder that can be made again", "pack a GGUF file, or without --reversible");
+        return Err(Error::unsupported(&source.folder, "format", what, hint).into());
+    }
     let tokens = special_tokens(&config, generation.as_ref(), &tokenizer, tokenizer_config.as_ref())?;
     let model = match arch.name {
         "gemma3" => gemma3_config(&config, tokens)?,
@@ -131,13 +138,15 @@ pub fn hugging_face(source: &HuggingFace, options: &Options) -> Result<Plan> {
     };
     in_file(&config.file, model.validate())?;
 
-    let tensors = find_tensors(source, &model)?;
+    let quantization = Quantization::of(&config)?;
+    let tensors = find_tensors(source, &model, quantization.as_ref())?;
     let description = Description {
         config: model,
         chat_template: chat_template(source, tokenizer_config.as_ref())?,
         sampling: sampling(generation.as_ref())?,
         tokenizer: source.tokenizer.clone().unwrap_or_default(),
         licence: source.licence(),
+        rest: Vec::new(),
     };
     let files = source.shards.iter().map(|shard| shard.header.file.clone()).collect();
     Plan::new(files, description, tensors, options, true)
@@ -223,14 +232,6 @@ fn refuse_variants(config: &Document) -> Result<()> {
         if config.flag(field)? == Some(true) {
             return config.unsupported(field, "a model with biases".to_owned(), "use another model");
         }
-    }
-    if config.get("quantization_config").is_some() {
-        let hint = "use the model's unquantised weights, or a GGUF file";
-        return config.unsupported(
-            "quantization_config",
-            "a model that is already quantised".to_owned(),
-            hint,
-        );
     }
     match config.number("partial_rotary_factor")? {
         Some(x) if x != 1.0 => config.unsupported(
@@ -470,8 +471,12 @@ fn chat_template(source: &HuggingFace, tokenizer_config: Option<&Document>) -> R
 }
 
 /// Finds every tensor that the architecture needs in the shards, and refuses those that it does not know.
-fn find_tensors(source: &HuggingFace, config: &ModelConfig) -> Result<Vec<(TensorSpec, SourceTensor)>> {
-    let mut by_name: HashMap<&str, (usize, &Tensor)> = HashMap::new();
+fn find_tensors(
+    source: &HuggingFace,
+    config: &ModelConfig,
+    quantization: Option<&Quantization>,
+) -> Result<Vec<(TensorSpec, SourceTensor)>> {
+    let mut by_name: Tensors<'_> = HashMap::new();
     for (file, shard) in source.shards.iter().enumerate() {
         for tensor in &shard.header.tensors {
             if by_name.insert(&tensor.name, (file, tensor)).is_some() {
@@ -485,6 +490,14 @@ fn find_tensors(source: &HuggingFace, config: &ModelConfig) -> Result<Vec<(Tenso
     let specs = config.tensors();
     let mut found = Vec::with_capacity(specs.len());
     for spec in specs {
+        let quantized = match quantization {
+            Some(quantization) => quantization.take(source, &spec, &mut by_name)?,
+            None => None,
+        };
+        if let Some(tensor) = quantized {
+            found.push((spec, tensor));
+            continue;
+        }
         let Some((file, tensor)) = by_name.remove(spec.hf_name.as_str()) else {
             return Err(Error::missing_tensor(&source.folder, &spec.hf_name).into());
         };
@@ -492,7 +505,9 @@ fn find_tensors(source: &HuggingFace, config: &ModelConfig) -> Result<Vec<(Tenso
         found.push((spec, source));
     }
     let harmless = |name: &str| {
-        name.ends_with(".rotary_emb.inv_freq") || (config.tied_embeddings && name == "lm_head.weight")
+        name.ends_with(".rotary_emb.inv_freq")
+            || quantization.is_some_and(|quantization| quantization.ignores(name))
+            || (config.tied_embeddings && name == "lm_head.weight")
     };
     match by_name.iter().find(|(name, _)| !harmless(name)) {
         Some((name, (file, _))) => Err(Error::unsupported(
@@ -505,6 +520,9 @@ fn find_tensors(source: &HuggingFace, config: &ModelConfig) -> Result<Vec<(Tenso
         None => Ok(found),
     }
 }
+
+/// The tensors that nobody has asked for yet, and their files.
+type Tensors<'a> = HashMap<&'a str, (usize, &'a Tensor)>;
 
 fn source_tensor(
     header: &Safetensors,
@@ -529,7 +547,8 @@ fn source_tensor(
         return Err(Error::unsupported(&header.file, field, format!("dtype {}", tensor.dtype), hint).into());
     };
     let offset = header.data_start + tensor.range.start;
-    Ok(SourceTensor { file, name: tensor.name.clone(), offset, ty, add: spec.hf_offset })
+    let name = tensor.name.clone();
+    Ok(SourceTensor { file, name, offset, ty, translation: None, add: spec.hf_offset })
 }
 
 /// A file name without a path.

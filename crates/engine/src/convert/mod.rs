@@ -1,4 +1,4 @@
-//! Other people's models to artifacts.
+//! Other people's models to artifacts, and artifacts to GGUF files.
 //!
 //! ```text
 //! header of a GGUF file, or of a Hugging Face folder  --gguf / hugging_face-->  Plan
@@ -7,7 +7,8 @@
 //!
 //! A [`Plan`] neither reads nor writes. [`to_file`] drives it between two files and [`InMemory`] into one region of memory
 //! that is the loaded model at once, be the bytes from a file or from a network. A step's source is at most
-//! [`STEP_BYTES`] (or 16 rows), so memory is bounded whatever the size of the model.
+//! [`STEP_BYTES`] (or 16 rows, or a matrix of GPTQ or AWQ, whose rows cannot be told apart), so memory is bounded whatever
+//! the size of the model.
 
 mod gguf;
 mod hugging_face;
@@ -16,8 +17,12 @@ mod plan;
 mod tokenizer;
 
 #[cfg(not(target_family = "wasm"))]
+mod export;
+#[cfg(not(target_family = "wasm"))]
 mod file;
 
+#[cfg(not(target_family = "wasm"))]
+pub use export::{Exported, to_gguf};
 #[cfg(not(target_family = "wasm"))]
 pub use file::{Progress, Summary, in_memory, to_file};
 pub use gguf::gguf;
@@ -37,6 +42,9 @@ pub const DEFAULT_ACTIVATIONS: Activations = Activations::A16;
 /// Name of the document that holds the tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
 
+/// Name of the document that holds all bytes of a GGUF file but the tensors', for [`Options::reversible`].
+pub const SOURCE: &str = "source.gguf";
+
 /// How a model is packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -46,6 +54,9 @@ pub struct Options {
     pub scheme: Scheme,
     /// The precision of activations that the model asks for; `None`: [`DEFAULT_ACTIVATIONS`].
     pub activations: Option<Activations>,
+    /// Every tensor of a GGUF file is kept as it is, and so is the rest of the file, as the document [`SOURCE`]: the same
+    /// file can be made again.
+    pub reversible: bool,
 }
 
 /// What shares a scale in matrices that are quantised.
@@ -81,6 +92,8 @@ struct Description {
     sampling: crate::SamplingOptions,
     tokenizer: Vec<u8>,
     licence: String,
+    /// Parts of the first file that are kept as they are.
+    rest: Vec<std::ops::Range<u64>>,
 }
 
 impl Description {

@@ -1,6 +1,6 @@
 //! What is to be read, in which order, and where it goes.
 
-use super::{Description, Options, Scheme, TOKENIZER, Weights, in_file};
+use super::{Description, Options, SOURCE, Scheme, TOKENIZER, Weights, in_file};
 use crate::arch::{TensorKind, TensorSpec};
 use crate::{Result, SamplingOptions};
 use lowbit_core::container::{Item, Layout, Place};
@@ -9,7 +9,7 @@ use lowbit_core::pack::{GgmlType, Origin, Planes, floats_of};
 use lowbit_core::{Error, Format};
 use std::ops::Range;
 
-/// A step reads no more than this, unless 16 rows are longer.
+/// A step reads no more than this, unless 16 rows are longer, or rows cannot be told apart.
 pub const STEP_BYTES: usize = 8 << 20;
 
 /// A tensor of the source, found and checked.
@@ -22,11 +22,41 @@ pub(super) struct SourceTensor {
     pub offset: u64,
     /// Type of its elements.
     pub ty: GgmlType,
-    /// What is to be added to the elements of a vector.
+    /// How a matrix is stored there, where its bytes are not those of `ty`.
+    pub translation: Option<Translation>,
+    /// What is to be added to the elements of a vector; -0 leaves every number as it is, also -0.
     pub add: f32,
 }
 
-/// A conversion: steps to be run in any order, each once; [`Plan::steps`] are in the order of the source.
+/// A matrix of the source that becomes rows of a GGML type first.
+#[derive(Debug)]
+pub(super) struct Translation {
+    /// The name of its type, for the report.
+    pub name: &'static str,
+    /// Bytes of a row in the source.
+    pub row_bytes: usize,
+    /// Whether rows cannot be told apart there: the matrix is read as a whole.
+    pub whole: bool,
+    /// The other tensors that it needs, scales and the like: files and bytes.
+    pub parts: Vec<(usize, Range<u64>)>,
+    /// What does it.
+    pub by: Box<dyn Translate>,
+}
+
+/// Makes rows of a GGML type of a matrix of the source.
+pub(super) trait Translate: std::fmt::Debug {
+    /// Appends rows from `first_row` on, which are `bytes` in the source, to `out`. The error says what is wrong where.
+    fn translate(
+        &self,
+        bytes: &[u8],
+        first_row: usize,
+        parts: &[Vec<u8>],
+        out: &mut Vec<u8>,
+    ) -> std::result::Result<(), String>;
+}
+
+/// A conversion: steps to be run in the order of [`Plan::steps`], which is that of the source, but for small tensors that
+/// others need and which come first.
 #[derive(Debug)]
 pub struct Plan {
     files: Vec<String>,
@@ -34,8 +64,11 @@ pub struct Plan {
     tensors: Vec<Tensor>,
     steps: Vec<Step>,
     tokenizer: Vec<u8>,
+    /// What the translations need.
+    parts: Vec<Vec<u8>>,
     planes: Option<(usize, Planes)>,
     floats: Vec<f32>,
+    translated: Vec<u8>,
 }
 
 /// Bytes of the source that are packed together.
@@ -53,19 +86,16 @@ pub struct Step {
 /// What becomes of the matrices of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {
-    /// Type in the source.
-    pub from: GgmlType,
+    /// Name of the type in the source.
+    pub from: &'static str,
+    /// Whether the source has floats, of which a format can be chosen.
+    pub is_float: bool,
+    /// Whether the weights keep their values.
+    pub is_kept: bool,
     /// Format in the artifact.
     pub to: Format,
     /// Number of matrices.
     pub count: usize,
-}
-
-impl Packing {
-    /// Whether the weights are kept as they are.
-    pub fn is_kept(&self) -> bool {
-        self.from.format() == Some(self.to)
-    }
 }
 
 #[derive(Debug)]
@@ -73,16 +103,21 @@ struct Tensor {
     /// Name in the source, for messages.
     name: String,
     file: usize,
-    ty: GgmlType,
     kind: Kind,
+    /// How its bytes become those of its type, and the first of its parts.
+    translation: Option<(Translation, usize)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// Planes begin here.
-    Matrix { format: Format, k: usize, planes: [usize; PLANES] },
+    Matrix { ty: GgmlType, format: Format, k: usize, planes: [usize; PLANES] },
     /// A vector begins here; something is to be added to its elements.
-    Vector { start: usize, add: f32 },
+    Vector { ty: GgmlType, start: usize, add: f32 },
+    /// Bytes of a document are copied to here.
+    Bytes { start: usize },
+    /// One of the parts that translations need.
+    Part(usize),
 }
 
 impl Plan {
@@ -98,6 +133,12 @@ impl Plan {
         for (spec, source) in &tensors {
             items.push(item(&files[source.file], spec, source, options, quantise_by_default)?);
         }
+        let rest: u64 = description.rest.iter().map(|range| range.end - range.start).sum();
+        if rest > 0 {
+            // A size that is none here is refused by the layout.
+            let len = usize::try_from(rest).unwrap_or(usize::MAX);
+            items.push(Item::Document { name: SOURCE.to_owned(), len });
+        }
         let name = files.first().map(String::as_str).unwrap_or_default();
         let manifest = description.manifest(name, options);
         in_file(name, SamplingOptions::of_manifest(&manifest.sampling))?;
@@ -108,13 +149,19 @@ impl Plan {
             tensors: Vec::new(),
             steps: Vec::new(),
             tokenizer: description.tokenizer,
+            parts: Vec::new(),
             planes: None,
             floats: Vec::new(),
+            translated: Vec::new(),
         };
         for ((_, source), item) in tensors.into_iter().zip(&items[1..]) {
             plan.add(source, item)?;
         }
-        plan.steps.sort_by_key(|step| (step.file, step.range.start));
+        if let Some(Place::Flat(start)) = plan.layout.place(SOURCE) {
+            plan.copy(&description.rest, start);
+        }
+        let is_part = |step: &Step| matches!(plan.tensors[step.tensor].kind, Kind::Part(_));
+        plan.steps.sort_by_key(|step| (!is_part(step), step.file, step.range.start));
         Ok(plan)
     }
 
@@ -132,10 +179,15 @@ impl Plan {
     pub fn matrices(&self) -> Vec<Packing> {
         let mut packings: Vec<Packing> = Vec::new();
         for tensor in &self.tensors {
-            let Kind::Matrix { format, .. } = tensor.kind else { continue };
-            match packings.iter_mut().find(|p| (p.from, p.to) == (tensor.ty, format)) {
+            let Kind::Matrix { ty, format, .. } = tensor.kind else { continue };
+            let from = tensor.translation.as_ref().map_or(ty.name(), |(translation, _)| translation.name);
+            let is_kept = ty.format() == Some(format);
+            match packings.iter_mut().find(|p| (p.from, p.to, p.is_kept) == (from, format, is_kept)) {
                 Some(packing) => packing.count += 1,
-                None => packings.push(Packing { from: tensor.ty, to: format, count: 1 }),
+                None => {
+                    let is_float = ty.is_float();
+                    packings.push(Packing { from, is_float, is_kept, to: format, count: 1 });
+                }
             }
         }
         packings
@@ -149,6 +201,11 @@ impl Plan {
     /// Where everything goes.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The tokenizer that is stored.
+    pub fn tokenizer(&self) -> &[u8] {
+        &self.tokenizer
     }
 
     /// What does not come from a step: the tokenizer. `write` gets offsets in the data region, which is zero before.
@@ -177,14 +234,30 @@ impl Plan {
             let problem = format!("{} bytes came, expected {expected}; fetch the file again", bytes.len());
             return Err(Error::malformed(origin.file, format!("tensor {}", tensor.name), problem).into());
         }
-        let (format, k, starts) = match tensor.kind {
-            Kind::Vector { start, add } => {
+        let (ty, format, k, starts) = match tensor.kind {
+            Kind::Part(i) => {
+                self.parts[i] = bytes.to_vec();
+                return Ok(());
+            }
+            Kind::Bytes { start } => return write(start, bytes),
+            Kind::Vector { ty, start, add } => {
                 self.floats.clear();
-                tensor.ty.floats(bytes, &mut self.floats, origin)?;
+                ty.floats(bytes, &mut self.floats, origin)?;
                 let values: Vec<u8> = self.floats.iter().flat_map(|x| (x + add).to_le_bytes()).collect();
                 return write(start, &values);
             }
-            Kind::Matrix { format, k, planes } => (format, k, planes),
+            Kind::Matrix { ty, format, k, planes } => (ty, format, k, planes),
+        };
+        let bytes = match &tensor.translation {
+            None => bytes,
+            Some((translation, first)) => {
+                self.translated.clear();
+                let parts = &self.parts[*first..*first + translation.parts.len()];
+                (translation.by.translate(bytes, step.first_row, parts, &mut self.translated)).map_err(
+                    |problem| Error::malformed(origin.file, format!("tensor {}", tensor.name), problem),
+                )?;
+                &self.translated
+            }
         };
         let planes = match &mut self.planes {
             Some((owner, planes)) if *owner == step.tensor => planes,
@@ -193,11 +266,11 @@ impl Plan {
                 &mut slot.insert((step.tensor, planes)).1
             }
         };
-        if tensor.ty.format() == Some(format) {
-            planes.pack_ggml(tensor.ty, step.rows, bytes, origin)?;
+        if ty.format() == Some(format) {
+            planes.pack_ggml(ty, step.rows, bytes, origin)?;
         } else {
             self.floats.clear();
-            floats_of(tensor.ty, k, bytes, &mut self.floats, origin)?;
+            floats_of(ty, k, bytes, &mut self.floats, origin)?;
             planes.pack_f32(&self.floats, origin)?;
         }
         let at = planes.offsets(step.first_row).ok_or_else(|| overflow(origin))?;
@@ -211,25 +284,55 @@ impl Plan {
 
     /// Adds the steps of one tensor.
     fn add(&mut self, source: SourceTensor, item: &Item) -> Result<()> {
-        let SourceTensor { file, name, offset, ty, add } = source;
+        let SourceTensor { file, name, offset, ty, translation, add } = source;
         let origin = Origin { file: &self.files[file], tensor: &name };
         let (kind, n, k) = match (item, self.layout.place(item.name())) {
             (&Item::Matrix { format, n, k, .. }, Some(Place::Planes(planes))) => {
-                (Kind::Matrix { format, k, planes }, n, k)
+                (Kind::Matrix { ty, format, k, planes }, n, k)
             }
-            (&Item::Vector { len, .. }, Some(Place::Flat(start))) => (Kind::Vector { start, add }, 1, len),
+            (&Item::Vector { len, .. }, Some(Place::Flat(start))) => {
+                (Kind::Vector { ty, start, add }, 1, len)
+            }
             _ => return Err(overflow(origin).into()),
         };
-        let row_bytes = ty.bytes_of(k).ok_or_else(|| overflow(origin))?;
-        let rows_at_once = (STEP_BYTES / row_bytes / TILE_N * TILE_N).max(TILE_N);
+        let mut row_bytes = ty.bytes_of(k).ok_or_else(|| overflow(origin))?;
+        let mut rows_at_once = (STEP_BYTES / row_bytes / TILE_N * TILE_N).max(TILE_N);
+        let translation = translation.map(|translation| (translation, self.parts.len()));
+        if let Some((translation, _)) = &translation {
+            row_bytes = translation.row_bytes;
+            if translation.whole {
+                rows_at_once = n;
+            }
+            for (file, range) in &translation.parts {
+                let kind = Kind::Part(self.parts.len());
+                self.parts.push(Vec::new());
+                let (file, range, tensor) = (*file, range.clone(), self.tensors.len());
+                self.steps.push(Step { file, range, tensor, first_row: 0, rows: 0 });
+                self.tensors.push(Tensor { name: name.clone(), file, kind, translation: None });
+            }
+        }
         for first_row in (0..n).step_by(rows_at_once) {
             let rows = rows_at_once.min(n - first_row);
             let start = (first_row * row_bytes) as u64;
             let range = offset + start..offset + start + (rows * row_bytes) as u64;
             self.steps.push(Step { file, range, tensor: self.tensors.len(), first_row, rows });
         }
-        self.tensors.push(Tensor { name, file, ty, kind });
+        self.tensors.push(Tensor { name, file, kind, translation });
         Ok(())
+    }
+
+    /// Adds the steps that copy parts of the first file, one after the other, to `start` in the data region.
+    fn copy(&mut self, parts: &[Range<u64>], mut start: usize) {
+        for part in parts {
+            for first in (part.start..part.end).step_by(STEP_BYTES) {
+                let range = first..part.end.min(first + STEP_BYTES as u64);
+                let len = (range.end - range.start) as usize;
+                self.steps.push(Step { file: 0, range, tensor: self.tensors.len(), first_row: 0, rows: 0 });
+                let (name, kind) = (SOURCE.to_owned(), Kind::Bytes { start });
+                self.tensors.push(Tensor { name, file: 0, kind, translation: None });
+                start += len;
+            }
+        }
     }
 }
 
@@ -262,7 +365,7 @@ fn item(
                         Error::unsupported(file, format!("tensor {}", source.name), what, hint)
                     })?
                 }
-                _ if !source.ty.is_float() => format,
+                _ if !source.ty.is_float() || options.reversible => format,
                 Weights::Auto if quantise_by_default => Format::Q8,
                 Weights::Auto | Weights::Keep => format,
                 Weights::Q8 => Format::Q8,

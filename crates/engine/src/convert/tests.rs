@@ -7,10 +7,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// A fresh folder that is removed at the end.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("lowbit-convert-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
@@ -42,7 +42,7 @@ fn pack(bytes: &[u8]) -> (Vec<u8>, Artifact) {
     conversion.finish(None).unwrap()
 }
 
-fn values(matrix: &PackedMatrix) -> Vec<f32> {
+pub(super) fn values(matrix: &PackedMatrix) -> Vec<f32> {
     let mut values = vec![0.0; matrix.n * matrix.k];
     for (row, values) in values.chunks_exact_mut(matrix.k).enumerate() {
         matrix.dequantize_row(row, values);
@@ -378,7 +378,7 @@ fn a_damaged_source_is_refused() {
 }
 
 /// A file with the vocabulary of SentencePiece's fixture.
-fn sentence_piece(golden: &serde_json::Value) -> GgufBuilder {
+pub(super) fn sentence_piece(golden: &serde_json::Value) -> GgufBuilder {
     let mut builder = TinyModel { n_layers: 1, ..TinyModel::default() }.builder();
     let pieces: Vec<(String, f32, i32)> = serde_json::from_value(golden["pieces"].clone()).unwrap();
     let embedding = encode("F32", &vec![0.5; pieces.len() * 64]);

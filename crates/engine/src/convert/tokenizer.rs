@@ -8,17 +8,17 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
-const MODEL: &str = "tokenizer.ggml.model";
-const PRE: &str = "tokenizer.ggml.pre";
-const TOKENS: &str = "tokenizer.ggml.tokens";
-const TYPES: &str = "tokenizer.ggml.token_type";
-const MERGES: &str = "tokenizer.ggml.merges";
-const SCORES: &str = "tokenizer.ggml.scores";
+pub(super) const MODEL: &str = "tokenizer.ggml.model";
+pub(super) const PRE: &str = "tokenizer.ggml.pre";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TYPES: &str = "tokenizer.ggml.token_type";
+pub(super) const MERGES: &str = "tokenizer.ggml.merges";
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 
-const UNKNOWN: i64 = 2;
-const CONTROL: i64 = 3;
-const USER_DEFINED: i64 = 4;
-const BYTE: i64 = 6;
+pub(super) const UNKNOWN: i64 = 2;
+pub(super) const CONTROL: i64 = 3;
+pub(super) const USER_DEFINED: i64 = 4;
+pub(super) const BYTE: i64 = 6;
 
 /// SentencePiece's stand-in for a space.
 const SPACE: &str = "\u{2581}";
@@ -28,7 +28,7 @@ const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 
 /// How text is split before byte-level BPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Split {
+pub(super) enum Split {
     /// GPT-2's expression.
     Gpt2,
     /// Every digit alone, then GPT-2's expression.
@@ -40,7 +40,7 @@ enum Split {
 }
 
 /// The values of `tokenizer.ggml.pre`.
-const SPLITS: &[(Split, &[&str])] = &[
+pub(super) const SPLITS: &[(Split, &[&str])] = &[
     (Split::Gpt2, &["gpt-2", "gpt2", "default", "phi-2", "olmo", "mpt"]),
     (Split::DigitsGpt2, &["smollm", "starcoder", "refact", "command-r", "codeshell"]),
     (Split::Llama3, &["llama-bpe", "llama3", "llama-v3", "smaug-bpe", "dbrx"]),
@@ -317,14 +317,14 @@ fn byte_level(use_regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }
 
-fn byte_level_normalizer(split: Split) -> Value {
+pub(super) fn byte_level_normalizer(split: Split) -> Value {
     match split {
         Split::Qwen2 => json!({"type": "NFC"}),
         _ => Value::Null,
     }
 }
 
-fn byte_level_pre_tokenizer(split: Split) -> Value {
+pub(super) fn byte_level_pre_tokenizer(split: Split) -> Value {
     let isolated = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
     let steps = match split {
         Split::Gpt2 => return byte_level(true),
