@@ -354,6 +354,8 @@ fn errors_are_one_line_and_an_object() {
 
 #[test]
 fn a_damaged_artifact_in_the_cache_is_packed_again() {
+    // An earlier version's artifact may lie there.
+    std::fs::remove_dir_all(folder("cache")).unwrap();
     let cache = folder("cache");
     std::fs::write(cache.join("SmolLM2-135M-Instruct.Q4_1.gguf"), TinyModel::default().gguf()).unwrap();
     let run = || {
