@@ -36,10 +36,15 @@ pub fn native() -> Native {
 
 /// A small model, packed.
 pub fn artifact(model: &TinyModel) -> Artifact {
+    artifact_with(model, &convert::Options::default())
+}
+
+/// A small model, packed with these options.
+pub fn artifact_with(model: &TinyModel, options: &convert::Options) -> Artifact {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tiny.gguf");
     std::fs::write(&path, model.gguf()).unwrap();
-    convert::in_memory(&path, &convert::Options::default(), &mut |_| ()).unwrap()
+    convert::in_memory(&path, options, &mut |_| ()).unwrap()
 }
 
 /// Methods of an [`Executor`] that its field `$inner` serves.
