@@ -79,7 +79,7 @@ impl<W: Packed<G>, const P: usize, const G: usize> Kernel for Product<'_, W, P, 
                 let mut row = 0;
                 macro_rules! groups_of {
                     ($r:literal) => {
-                        while const { $r == 1 || $r * P <= S::ROWS } && x.rows - row >= $r {
+                        while const { takes($r, P, S::ROWS, W::IS_CHANNEL) } && x.rows - row >= $r {
                             let mut values = [[0.0; LANES]; $r];
                             let tile = Tile::of::<W, G>(w, index);
                             s.call(Group::<W, P, $r, G> {
@@ -119,6 +119,15 @@ impl<W: Packed<G>, const P: usize, const G: usize> Kernel for Product<'_, W, P, 
             }
         }
     }
+}
+
+/// Whether so many rows are multiplied at once where `most` rows times planes may be; 1 always are, somehow. Modules whose size
+/// counts have one more number for formats that are rare.
+const fn takes(rows: usize, planes: usize, most: usize, is_rare: bool) -> bool {
+    if cfg!(target_family = "wasm") && is_rare && rows != 4 {
+        return rows == 1;
+    }
+    rows == 1 || rows * planes <= most
 }
 
 /// Tiles whose weights are read with one row in turn: two where nothing can be asked for ahead of its use, as memory serves
