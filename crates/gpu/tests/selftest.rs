@@ -8,10 +8,11 @@ use lowbit_core::Result;
 use lowbit_core::activation::Activations;
 use lowbit_core::backend::at_once;
 use lowbit_core::container::Header;
+use lowbit_engine::convert::{Options, Scheme};
 use lowbit_engine::{LoadOptions, SelfTest, Upload};
-use lowbit_gpu::{Executor, Extensions, GpuBackend, Kernels, Native, Plan};
+use lowbit_gpu::{Executor, Extensions, GpuBackend, Kernels, Native, Plan, Products};
 use lowbit_testing::TinyModel;
-use support::{EXTENDED, artifact, gpu, native};
+use support::{EXTENDED, artifact, artifact_with, gpu, native};
 
 fn header() -> Header {
     artifact(&TinyModel::default()).header().clone()
@@ -49,6 +50,25 @@ fn a_device_that_computes_rightly_passes() {
         let kernels = Kernels { extensions, ..Kernels::default() };
         let mut test = SelfTest::new(&header(), Activations::A16).unwrap();
         at_once(test.poll(&mut gpu(kernels))).unwrap();
+    }
+}
+
+const DOT4: Kernels =
+    Kernels { products: Products::Dot4, gemm_rows: 16, split: 128, extensions: Extensions::NONE };
+
+#[test]
+fn products_of_integers_are_compared_bit_for_bit() {
+    for scheme in [Scheme::Channel, Scheme::Progressive] {
+        let artifact = artifact_with(&TinyModel::default(), &Options { scheme, ..Options::default() });
+        for (kernels, activations) in [(DOT4, Activations::A8), (Kernels::default(), Activations::A16)] {
+            let mut test = SelfTest::new(artifact.header(), activations).unwrap();
+            at_once(test.poll(&mut gpu(kernels))).unwrap();
+        }
+        // Without it, the codes of what was computed before.
+        let lazy = Lazy { native: native(), leaves_out: "quantize rows strictly".to_owned() };
+        let mut test = SelfTest::new(artifact.header(), Activations::A8).unwrap();
+        let error = at_once(test.poll(&mut GpuBackend::with(lazy, DOT4))).unwrap_err().to_string();
+        assert!(error.contains("Exact") && error.contains("to the bit"), "{error}");
     }
 }
 

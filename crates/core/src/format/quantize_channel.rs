@@ -37,12 +37,13 @@ pub fn quantize_channel(format: Format, weights: &[f32]) -> Option<ChannelRow> {
 fn clipped(weights: &[f32], absmax: f32) -> Fit {
     /// The code, before rounding, that the weight of largest magnitude gets; above 8 it is clipped.
     const FIRST: f32 = 7.0;
-    const CLIPS: usize = 32;
-    const GROWTH: f32 = 1.035;
+    const CLIPS: usize = 24;
+    const GROWTH: f32 = 1.045;
     let clips = (0..CLIPS).scan(FIRST, |clip, _| Some(std::mem::replace(clip, *clip * GROWTH)));
     // The largest weight gets the code -8, which has no positive twin.
     let sign = if weights.contains(&absmax) { -1.0 } else { 1.0 };
-    best(clips.map(|clip| refined(weights, sign * absmax / clip, &|_, _| [1; 3])))
+    let plain = best(clips.map(|clip| Fit::new::<8>(weights, sign * absmax / clip, |_, _| [1; 3])));
+    refined(weights, plain.scale, &|_, _| [1; 3])
 }
 
 /// A scale and steps. The best scale of every block is found first; of all scales that make steps of these, the best is kept.

@@ -153,6 +153,10 @@ impl Planes {
     }
 
     fn pack_channel(&mut self, row: usize, values: &[f32]) -> Option<()> {
+        // The page, whose module's size counts, only reads such matrices.
+        if cfg!(target_family = "wasm") {
+            return None;
+        }
         let quantized = quantize_channel(self.format, values)?;
         let spec = self.format.spec();
         put(&mut self.c, row, quantized.scale.to_le_bytes());

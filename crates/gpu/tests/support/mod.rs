@@ -36,10 +36,15 @@ pub fn native() -> Native {
 
 /// A small model, packed.
 pub fn artifact(model: &TinyModel) -> Artifact {
+    artifact_with(model, &convert::Options::default())
+}
+
+/// A small model, packed with these options.
+pub fn artifact_with(model: &TinyModel, options: &convert::Options) -> Artifact {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tiny.gguf");
     std::fs::write(&path, model.gguf()).unwrap();
-    convert::in_memory(&path, &convert::Options::default(), &mut |_| ()).unwrap()
+    convert::in_memory(&path, options, &mut |_| ()).unwrap()
 }
 
 /// Methods of an [`Executor`] that its field `$inner` serves.
@@ -157,6 +162,9 @@ pub struct Exact {
 
 /// The weights of row `n`: what depends on the codes, and the mins.
 pub fn weights(w: &PackedMatrix, n: usize) -> (Vec<f64>, Vec<f64>) {
+    if w.format.spec().scale.is_channel() {
+        return (channel_weights(w, n), vec![0.0; w.k]);
+    }
     let zeros = |plane: &Bytes| Bytes::copy_of(&vec![0; plane.len()]);
     let row = |w: &PackedMatrix| -> Vec<f64> {
         let mut row = vec![0.0; w.k];
@@ -167,6 +175,15 @@ pub fn weights(w: &PackedMatrix, n: usize) -> (Vec<f64>, Vec<f64>) {
     let mins =
         if w.m.is_empty() { vec![0.0; w.k] } else { row(&PackedMatrix { s: zeros(&w.s), ..w.clone() }) };
     (scaled, mins)
+}
+
+/// The weights of row `n`, which has one scale: its integers times that, not rounded.
+fn channel_weights(w: &PackedMatrix, n: usize) -> Vec<f64> {
+    let ones = Bytes::copy_of(&1f32.to_le_bytes().repeat(w.c.len() / 4));
+    let mut integers = vec![0.0; w.k];
+    PackedMatrix { c: ones, ..w.clone() }.dequantize_row(n, &mut integers);
+    let scale = f32::from_le_bytes([0, 1, 2, 3].map(|i| w.c[4 * n + i]));
+    integers.into_iter().map(|integer| f64::from(integer) * f64::from(scale)).collect()
 }
 
 /// The product of `x` and row `n` by these kernels. Integers are exact, so that what codes are multiplied with is off by
