@@ -1,8 +1,8 @@
 //! The block types of GGML files.
 
 use super::superblock::Superblock;
-use super::{Origin, Planes};
-use crate::format::{BLOCK_K, Codes, SUPER_K};
+use super::{Origin, Planes, ternary};
+use crate::format::{BLOCK_K, Codes, E4M3_MAX, E8M0_MAX, SUPER_K, ScaleForm};
 use crate::{Error, Format, Result};
 
 /// A tensor type as GGUF files number them.
@@ -48,10 +48,10 @@ pub const GGML_TYPES: &[TypeSpec] = &[
     spec(17, "IQ2_XS", 256, 74, None),
     spec(18, "IQ3_XXS", 256, 98, None),
     spec(19, "IQ1_S", 256, 50, None),
-    spec(20, "IQ4_NL", 32, 18, None),
+    spec(20, "IQ4_NL", 32, 18, Some(Format::Iq4)),
     spec(21, "IQ3_S", 256, 110, None),
     spec(22, "IQ2_S", 256, 82, None),
-    spec(23, "IQ4_XS", 256, 136, None),
+    spec(23, "IQ4_XS", 256, 136, Some(Format::Iq4k)),
     spec(24, "I8", 1, 1, None),
     spec(25, "I16", 1, 2, None),
     spec(26, "I32", 1, 4, None),
@@ -59,9 +59,11 @@ pub const GGML_TYPES: &[TypeSpec] = &[
     spec(28, "F64", 1, 8, None),
     spec(29, "IQ1_M", 256, 56, None),
     spec(30, "BF16", 1, 2, Some(Format::Bf16)),
-    spec(34, "TQ1_0", 256, 54, None),
-    spec(35, "TQ2_0", 256, 66, None),
-    spec(39, "MXFP4", 32, 17, None),
+    spec(34, "TQ1_0", 256, 54, Some(Format::T2)),
+    spec(35, "TQ2_0", 256, 66, Some(Format::T2)),
+    spec(39, "MXFP4", 32, 17, Some(Format::Mxfp4)),
+    spec(40, "NVFP4", 64, 36, Some(Format::Nvfp4)),
+    spec(41, "Q1_0", 128, 18, Some(Format::Q1)),
 ];
 
 impl GgmlType {
@@ -153,21 +155,37 @@ pub(super) fn pack_row(
         "BF16" => pack_floats(planes, row, bytes, |b: [u8; 2]| half::bf16::from_le_bytes(b).is_finite()),
         _ => {
             for (b, block) in bytes.chunks_exact(ty.0.bytes).enumerate() {
-                let halves = if ty.0.block == SUPER_K {
-                    pack_super(planes, row, b, block)
-                } else {
-                    pack_block(planes, ty, row, b, block)
-                };
-                for (what, bits) in ["scale", "min"].into_iter().zip(halves) {
-                    let value = half::f16::from_bits(bits);
-                    if !value.is_finite() {
-                        return Err(format!("block {b}: {what} is {value}; the file is damaged"));
-                    }
-                }
+                pack_any_block(planes, ty, row, b, block)
+                    .map_err(|problem| format!("block {b}: {problem}; the file is damaged"))?;
             }
             Ok(())
         }
     }
+}
+
+/// Packs a block of any size. The error says what of it cannot be.
+fn pack_any_block(
+    planes: &mut Planes,
+    ty: GgmlType,
+    row: usize,
+    b: usize,
+    block: &[u8],
+) -> std::result::Result<(), String> {
+    let spec = planes.format.spec();
+    let halves = match spec.scale {
+        ScaleForm::Super | ScaleForm::SuperMin => pack_super(planes, row, b, block),
+        ScaleForm::E8m0 => return pack_mxfp4(planes, row, b, block),
+        ScaleForm::E4m3 => return pack_nvfp4(planes, row, b, block),
+        _ if spec.group > BLOCK_K => pack_wide(planes, ty, row, b, block),
+        _ => pack_block(planes, ty, row, b, block),
+    };
+    for (what, bits) in ["scale", "min"].into_iter().zip(halves) {
+        let value = half::f16::from_bits(bits);
+        if !value.is_finite() {
+            return Err(format!("{what} is {value}"));
+        }
+    }
+    Ok(())
 }
 
 fn pack_floats<const N: usize>(
@@ -213,6 +231,49 @@ fn pack_block(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[
     halves
 }
 
+/// Packs a block of 32: its scale and its codes.
+fn pack_mxfp4(planes: &mut Planes, row: usize, b: usize, block: &[u8]) -> std::result::Result<(), String> {
+    let word_at = |i: usize| u32::from_le_bytes([block[i], block[i + 1], block[i + 2], block[i + 3]]);
+    if block[0] > E8M0_MAX {
+        return Err("scale is NaN".to_owned());
+    }
+    planes.put_byte_scale(row, b, block[0]);
+    planes.put_words(row, b, &regroup_nibbles(std::array::from_fn(|i| word_at(1 + 4 * i))));
+    Ok(())
+}
+
+/// Packs a block of 64: four scales, and the codes of as many groups of 16. A scale that is no number counts as 0, as GGML
+/// has it.
+fn pack_nvfp4(planes: &mut Planes, row: usize, b: usize, block: &[u8]) -> std::result::Result<(), String> {
+    let (scales, codes) = block.split_at(4);
+    for (i, scale) in scales.iter().enumerate() {
+        if *scale > 0x7f {
+            return Err(format!("scale {i} is the byte {scale}, which has a sign"));
+        }
+        planes.put_byte_scale(row, 4 * b + i, if *scale > E4M3_MAX { 0 } else { *scale });
+    }
+    for (half, bytes) in codes.chunks_exact(16).enumerate() {
+        let code = |k: usize| bytes[k / 16 * 8 + k % 8] >> (k % 16 / 8 * 4) & 15;
+        planes.put_codes(row, 2 * b + half, &std::array::from_fn(code));
+    }
+    Ok(())
+}
+
+/// Packs a block of several blocks of 32 that share a scale; returns its bits.
+fn pack_wide(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[u8]) -> [u16; 2] {
+    let (scale, codes) = match ty.name() {
+        "TQ1_0" => ternary::tq1_0(block),
+        "TQ2_0" => ternary::tq2_0(block),
+        _ => ternary::q1_0(block),
+    };
+    let of_block = ty.0.block / BLOCK_K;
+    for (i, codes) in codes.as_chunks().0.iter().enumerate().take(of_block) {
+        planes.put_codes(row, b * of_block + i, codes);
+    }
+    planes.put_scale(row, b, scale, 0);
+    [scale, 0]
+}
+
 /// GGML pairs `k` (low nibble) with `k + 16` (high) in byte `k`; our word pairs `k` with `k + 4`.
 fn regroup_nibbles([q0, q1, q2, q3]: [u32; 4]) -> [u32; 4] {
     const LOW: u32 = 0x0f0f_0f0f;
@@ -228,6 +289,7 @@ fn pack_super(planes: &mut Planes, row: usize, b: usize, block: &[u8]) -> [u16; 
         Format::Q3k => Superblock::q3_k(block),
         Format::Q4k => Superblock::q45_k(block, false),
         Format::Q5k => Superblock::q45_k(block, true),
+        Format::Iq4k => Superblock::iq4_xs(block),
         _ => Superblock::q6_k(block),
     };
     for (i, codes) in superblock.codes.as_chunks().0.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The packed formats at compile time: where a block's codes and scales are, and which product of an ISA takes them.
 
 use crate::activation::Block;
-use crate::format::{BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, TILE_N};
+use crate::format::{BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::BlockCodes;
 use crate::simd::dot::Codes;
@@ -29,15 +29,16 @@ impl<'a> Tile<'a> {
         let blocks = super::blocks(w);
         let spec = W::spec(w.format);
         let [low, high] = spec.codes.fields().map(bytes_of_field);
-        let scales = if spec.scale.is_super() { G * LANES } else { 2 * LANES };
+        let groups = (blocks * BLOCK_K) >> spec.group.trailing_zeros();
+        let scales = groups * LANES * spec.scale.bytes();
         let mins = if spec.scale.has_min() { scales } else { 0 };
-        let part = |plane: &'a [u8], block: usize| &plane[tile * blocks * block..][..blocks * block];
+        let part = |plane: &'a [u8], len: usize| &plane[tile * len..][..len];
         let supers = blocks / SUPER_BLOCKS * spec.scale.parts();
         Self {
             format: w.format,
             blocks,
-            w: part(&w.w, low),
-            x: part(&w.x, high),
+            w: part(&w.w, blocks * low),
+            x: part(&w.x, blocks * high),
             s: part(&w.s, scales),
             m: part(&w.m, mins),
             d: &bytemuck::cast_slice::<u8, u16>(&w.d).as_chunks().0[tile * supers..][..supers],
@@ -156,6 +157,9 @@ pub(super) struct U5<const F: usize>;
 pub(super) struct I8;
 /// Codes of format number `F`, two groups a block.
 pub(super) struct Halves<const F: usize>;
+/// Codes of up to 4 bits of format number `F` that are looked up, in groups of any size. Where a group is a block or more
+/// and `G` is 2, the second group is a product of nothing.
+pub(super) struct Lookup<const F: usize>;
 
 impl<const F: usize> Packed<1> for U4<F> {
     #[inline(always)]
@@ -231,6 +235,80 @@ impl<const F: usize> Packed<2> for Halves<F> {
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 2] {
         s.dot_halves(Fields::of(Self::spec(tile.format), tile, b), x, Self::offset(tile))
+    }
+}
+
+impl<const F: usize, const G: usize> Packed<G> for Lookup<F> {
+    #[inline(always)]
+    fn spec(format: Format) -> &'static FormatSpec {
+        spec::<F>(format)
+    }
+    #[inline(always)]
+    fn dot<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: Block<'_, P, R>,
+    ) -> [[S::I32; R]; G] {
+        let spec = spec::<F>(tile.format);
+        let values = Values { fields: Fields::of(spec, tile, b), table: &spec.values };
+        let halves = s.dot_signed(values, x);
+        let mut products = [[s.splat_i32(0); R]; G];
+        for r in 0..R {
+            if spec.group < BLOCK_K {
+                for g in 0..G {
+                    products[g][r] = halves[g][r];
+                }
+            } else {
+                products[0][r] = s.add_i32(halves[0][r], halves[1][r]);
+            }
+        }
+        products
+    }
+    #[inline(always)]
+    fn scales<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
+        let spec = spec::<F>(tile.format);
+        let mut scales = [s.splat(0.0); G];
+        for g in 0..G {
+            let at = (b * BLOCK_K + g * (BLOCK_K / G)) >> spec.group.trailing_zeros();
+            scales[g] = match spec.scale {
+                ScaleForm::E8m0 => {
+                    // The bits of 2^(e - 127); those of e = 0 are subnormal.
+                    let bits = tile.s.as_chunks::<LANES>().0[at].map(|e| (i32::from(e) << 23).max(1 << 22));
+                    s.mul(s.bits_to_f32(s.load_i32(&bits)), s.splat(0.5))
+                }
+                ScaleForm::E4m3 => {
+                    // The bits of a half whose exponent is 8 too small; and half of it is asked for.
+                    let bits = tile.s.as_chunks::<LANES>().0[at].map(|byte| u16::from(byte) << 7);
+                    s.mul(s.load_f16(&bits), s.splat(128.0))
+                }
+                ScaleForm::Super => {
+                    let d = s.load_f16(&tile.d[b / SUPER_BLOCKS]);
+                    s.mul(d, s.load_i8(&bytemuck::cast_slice::<u8, i8>(tile.s).as_chunks().0[at]))
+                }
+                _ => s.load_f16(&bytemuck::cast_slice::<u8, u16>(tile.s).as_chunks().0[at]),
+            };
+        }
+        scales
+    }
+}
+
+/// A block's values: what a table has for its codes.
+#[derive(Clone, Copy)]
+struct Values<'a> {
+    fields: Fields<'a>,
+    table: &'a [i8; 16],
+}
+
+impl Codes for Values<'_> {
+    #[inline(always)]
+    fn max(self) -> i32 {
+        self.table.iter().fold(0, |max, value| max.max(i32::from(*value).abs()))
+    }
+
+    #[inline(always)]
+    fn word<S: Dot>(self, s: S, word: usize, part: usize) -> S::Bytes {
+        s.lookup(self.table, self.fields.field(s, 0, word, part))
     }
 }
 
@@ -315,6 +393,23 @@ impl Unpack for I8 {
     #[inline(always)]
     fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
         codes.0 = bytemuck::cast(tile.w.as_chunks::<512>().0[b]);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<const F: usize> Unpack for Lookup<F> {
+    #[inline(always)]
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
+        let spec = spec::<F>(tile.format);
+        let bits = spec.codes.fields()[0];
+        let len = bytes_of_field(bits);
+        let granules: &[[u8; 64]] = tile.w[b * len..][..len].as_chunks().0;
+        for (i, out) in codes.0.iter_mut().enumerate() {
+            let (granule, shift) = (&granules[i * bits / 8], i * bits % 8);
+            for (code, byte) in out.iter_mut().zip(granule) {
+                *code = spec.values[usize::from(byte >> shift & ((1 << bits) - 1))].cast_unsigned();
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::packed::{Halves, I8, Packed, Tile, U4, U5, shared};
+use super::packed::{Halves, I8, Lookup, Packed, Tile, U4, U5, shared};
 use super::{Tiles, Write};
 use crate::activation::{Block, PANEL, Panel, Panels};
 use crate::format::{Format, PackedMatrix};
@@ -26,7 +26,10 @@ pub(super) fn run<S: Dot, const P: usize>(
 ) {
     macro_rules! product {
         ($packed:ty) => {
-            s.call(Product::<$packed, P, _>::new(x, w, write, tiles, from))
+            product!($packed, _)
+        };
+        ($packed:ty, $groups:tt) => {
+            s.call(Product::<$packed, P, $groups>::new(x, w, write, tiles, from))
         };
     }
     match w.format {
@@ -39,9 +42,19 @@ pub(super) fn run<S: Dot, const P: usize>(
         Format::Q2k => product!(Halves<{ shared(Format::Q2k) }>),
         Format::Q3k => product!(Halves<{ shared(Format::Q3k) }>),
         Format::Q6k => product!(Halves<{ shared(Format::Q6k) }>),
+        Format::Q1 => product!(Lookup<{ shared(Format::Q1) }>, WHOLE),
+        Format::T2 => product!(Lookup<{ shared(Format::T2) }>, WHOLE),
+        Format::Iq4 => product!(Lookup<{ shared(Format::Iq4) }>, WHOLE),
+        Format::Iq4k => product!(Lookup<{ shared(Format::Iq4k) }>, WHOLE),
+        Format::Mxfp4 => product!(Lookup<{ shared(Format::Mxfp4) }>, WHOLE),
+        Format::Nvfp4 => product!(Lookup<{ shared(Format::Nvfp4) }>, 2),
         _ => product!(I8),
     }
 }
+
+/// Groups of a block of looked up codes whose scale is that of the block: one; where they share their loops with those of
+/// half a block, two.
+const WHOLE: usize = if cfg!(target_family = "wasm") { 2 } else { 1 };
 
 /// The tiles of one format and precision: a function of its own, as the compiler takes long over large ones.
 struct Product<'a, W, const P: usize, const G: usize> {

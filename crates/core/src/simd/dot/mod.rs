@@ -47,6 +47,16 @@ pub trait Dot: Simd {
         offset: i32,
     ) -> [[Self::I32; R]; 2];
 
+    /// What `table` has for every byte, all below 16.
+    fn lookup(self, table: &[i8; 16], x: Self::Bytes) -> Self::Bytes;
+
+    /// [`Dot::dot_halves`] of codes that are signed bytes above -128, and have no offset.
+    fn dot_signed<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+    ) -> [[Self::I32; R]; 2];
+
     /// Runs `kernel` as a function of its own, compiled for this ISA, from code that already is.
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Output {
@@ -103,9 +113,10 @@ pub trait Dot: Simd {
     }
 }
 
-/// The unsigned codes of a block of 16 columns, as their format unpacks them.
+/// The codes of a block of 16 columns, as their format unpacks them: unsigned for [`Dot::dot_halves`], signed for
+/// [`Dot::dot_signed`].
 pub trait Codes: Copy {
-    /// The largest code, at most 127.
+    /// The largest magnitude of a code, at most 127.
     fn max(self) -> i32;
 
     /// The codes of word `word` (its `k` are `4 * word..`) of the columns of part `part`.

@@ -105,6 +105,30 @@ pub(super) fn field(x: v128, bits: usize, from: usize) -> v128 {
     v128_and(u32x4_shr(x, from as u32), u8x16_splat(((1 << bits) - 1) as u8))
 }
 
+/// [`Dot::lookup`]
+#[inline(always)]
+pub(super) fn lookup(table: &[i8; 16], x: v128) -> v128 {
+    // SAFETY: 16 bytes; loads may be unaligned.
+    let table = unsafe { v128_load(table.as_ptr().cast()) };
+    i8x16_swizzle(table, x)
+}
+
+/// [`Dot::dot_signed`]
+#[inline(always)]
+pub(super) fn dot_signed<S: Simd<I32 = [v128; 4]>, const P: usize, const R: usize>(
+    s: S,
+    x: Block<'_, P, R>,
+    codes: impl Codes,
+) -> [[[v128; 4]; R]; 2] {
+    let pairs = x.codes.each_ref().map(Pairs::new);
+    let mut products = [[[i32x4_splat(0); 4]; R]; 2];
+    for half in 0..2 {
+        let sums = sums(&pairs, Signed(codes), 4 * half..4 * half + 4);
+        products[half] = super::join(s, sums, [0; R], 0);
+    }
+    products
+}
+
 /// [`Dot::join`]
 #[inline(always)]
 pub(super) fn join(low: v128, high: v128, at: usize) -> v128 {
@@ -127,6 +151,17 @@ impl<C: Codes> Unpack for Any<C> {
     fn unpack(&self, quarter: usize, word: usize) -> [v128; 2] {
         let codes = self.0.word(Wasm::new(), word, quarter);
         [v128_and(codes, u16x8_splat(255)), u16x8_shr(codes, 8)]
+    }
+}
+
+/// The same of signed bytes.
+struct Signed<C>(C);
+
+impl<C: Codes> Unpack for Signed<C> {
+    #[inline(always)]
+    fn unpack(&self, quarter: usize, word: usize) -> [v128; 2] {
+        let codes = self.0.word(Wasm::new(), word, quarter);
+        [even(codes), odd(codes)]
     }
 }
 
@@ -195,6 +230,20 @@ impl Dot for Wasm {
             products[half] = super::join(self, sums, of_rows[half], offset);
         }
         products
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[i8; 16], x: v128) -> v128 {
+        lookup(table, x)
+    }
+
+    #[inline(always)]
+    fn dot_signed<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+    ) -> [[Self::I32; R]; 2] {
+        dot_signed(self, x, w)
     }
 
     #[inline(always)]
