@@ -16,7 +16,8 @@ pub struct Pack {
     #[arg(short, long)]
     output: Option<PathBuf>,
     /// What becomes of matrices of floats [default: kept in GGUF files, 8 bits in Hugging Face folders]. Those that are
-    /// quantised already (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K) are kept as they are
+    /// quantised already (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, TQ1_0, TQ2_0, Q1_0) are
+    /// kept as they are
     #[arg(long)]
     bits: Option<Bits>,
     /// The precision of activations that the model asks for

@@ -22,7 +22,7 @@ use std::fmt::Write;
 use std::sync::OnceLock;
 
 /// The version that this library writes, and whose major it reads.
-pub const VERSION: [u32; 2] = [1, 1];
+pub const VERSION: [u32; 2] = [1, 2];
 
 /// The key of the [`Manifest`] in the metadata of the safetensors header.
 pub const MANIFEST_KEY: &str = "lowbit";

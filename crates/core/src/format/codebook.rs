@@ -15,7 +15,8 @@ pub enum Codebook {
 }
 
 impl Codebook {
-    pub(super) const fn values(self) -> [i8; 16] {
+    /// The values of codes of up to 4 bits.
+    pub const fn values(self) -> [i8; 16] {
         match self {
             Self::Linear => linear(0),
             Self::E2m1 => [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12],

@@ -269,9 +269,9 @@ impl<const F: usize, const G: usize> Packed<G> for Lookup<F> {
     fn scales<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
         let spec = spec::<F>(tile.format);
         let mut scales = [s.splat(0.0); G];
-        for g in 0..G {
+        for (g, scale) in scales.iter_mut().enumerate() {
             let at = (b * BLOCK_K + g * (BLOCK_K / G)) >> spec.group.trailing_zeros();
-            scales[g] = match spec.scale {
+            *scale = match spec.scale {
                 ScaleForm::E8m0 => {
                     // The bits of 2^(e - 127); those of e = 0 are subnormal.
                     let bits = tile.s.as_chunks::<LANES>().0[at].map(|e| (i32::from(e) << 23).max(1 << 22));
