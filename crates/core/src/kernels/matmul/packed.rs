@@ -272,16 +272,10 @@ impl<const F: usize, const G: usize> Packed<G> for Lookup<F> {
         for (g, scale) in scales.iter_mut().enumerate() {
             let at = (b * BLOCK_K + g * (BLOCK_K / G)) >> spec.group.trailing_zeros();
             *scale = match spec.scale {
-                ScaleForm::E8m0 => {
-                    // The bits of 2^(e - 127); those of e = 0 are subnormal.
-                    let bits = tile.s.as_chunks::<LANES>().0[at].map(|e| (i32::from(e) << 23).max(1 << 22));
-                    s.mul(s.bits_to_f32(s.load_i32(&bits)), s.splat(0.5))
-                }
-                ScaleForm::E4m3 => {
-                    // The bits of a half whose exponent is 8 too small; and half of it is asked for.
-                    let bits = tile.s.as_chunks::<LANES>().0[at].map(|byte| u16::from(byte) << 7);
-                    s.mul(s.load_f16(&bits), s.splat(128.0))
-                }
+                // The bits of 2^(e - 127), those of e = 0 being subnormal.
+                ScaleForm::E8m0 => scaled(s, tile.s, at, |e| (e << 23).max(1 << 22), 0.5),
+                // The bits of a float whose exponent is 120 too small; half of that is asked for.
+                ScaleForm::E4m3 => scaled(s, tile.s, at, |byte| byte << 20, 2f32.powi(119)),
                 ScaleForm::Super => {
                     let d = s.load_f16(&tile.d[b / SUPER_BLOCKS]);
                     s.mul(d, s.load_i8(&bytemuck::cast_slice::<u8, i8>(tile.s).as_chunks().0[at]))
@@ -291,6 +285,13 @@ impl<const F: usize, const G: usize> Packed<G> for Lookup<F> {
         }
         scales
     }
+}
+
+/// `factor` times the floats that have these bits, for vector `at` of a plane of bytes.
+#[inline(always)]
+fn scaled<S: Dot>(s: S, plane: &[u8], at: usize, bits: impl Fn(i32) -> i32, factor: f32) -> S::F32 {
+    let bits = plane.as_chunks::<LANES>().0[at].map(|byte| bits(i32::from(byte)));
+    s.mul(s.bits_to_f32(s.load_i32(&bits)), s.splat(factor))
 }
 
 /// A block's values: what a table has for its codes.
