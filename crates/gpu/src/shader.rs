@@ -442,7 +442,9 @@ fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
     let word = if format == Format::F16 { "Halves" } else { "u32" };
     let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<{word}>;");
     let _ = writeln!(text, "const {name}_OFFSET: f32 = {}.0;", spec.offset);
-    for (of, value) in [("LOW", low), ("HIGH", high), ("GROUPS", groups), ("BLOCKS", blocks), ("PARTS", parts)] {
+    for (of, value) in
+        [("LOW", low), ("HIGH", high), ("GROUPS", groups), ("BLOCKS", blocks), ("PARTS", parts)]
+    {
         let _ = writeln!(text, "const {name}_{of}: u32 = {value}u;");
     }
     if spec.codebook != Codebook::Linear {
