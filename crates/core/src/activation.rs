@@ -185,18 +185,22 @@ impl<'a, const P: usize> Panels<'a, P> {
     /// All panels, in order of rows.
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = Panel<'a, P>> {
+        (0..self.rows).step_by(PANEL).map(move |first| self.panel(first))
+    }
+
+    /// The panel that begins with row `first`.
+    #[inline(always)]
+    pub fn panel(self, first: usize) -> Panel<'a, P> {
         let Self { rows, blocks, buffers } = self;
-        (0..rows).step_by(PANEL).map(move |first| {
-            let rows = PANEL.min(rows - first);
-            let (start, len) = (first * blocks, rows * blocks);
-            Panel {
-                rows,
-                codes: &buffers.codes[start..][..len],
-                scales: &buffers.scales[start..][..len],
-                sums: &buffers.sums[start..][..len],
-                first_sums: &buffers.first_sums[start..][..len],
-            }
-        })
+        let rows = PANEL.min(rows - first);
+        let (start, len) = (first * blocks, rows * blocks);
+        Panel {
+            rows,
+            codes: &buffers.codes[start..][..len],
+            scales: &buffers.scales[start..][..len],
+            sums: &buffers.sums[start..][..len],
+            first_sums: &buffers.first_sums[start..][..len],
+        }
     }
 }
 

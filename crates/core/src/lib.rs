@@ -25,6 +25,7 @@ pub mod activation;
 pub mod backend;
 pub mod buffer;
 pub mod candidates;
+pub mod codec;
 pub mod container;
 pub mod error;
 pub mod format;

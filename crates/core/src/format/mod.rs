@@ -8,7 +8,7 @@ mod codec;
 mod quantize;
 
 pub use codebook::Codebook;
-pub(crate) use codebook::{E4M3_MAX, E8M0_MAX};
+pub(crate) use codebook::{E4M3_MAX, E8M0_MAX, e4m3, e8m0};
 pub(crate) use codec::PLANE_NAMES;
 pub use quantize::{quantize_q4, quantize_q8};
 

@@ -12,6 +12,7 @@ mod panels;
 mod quantized;
 #[cfg(test)]
 mod tests;
+mod unpacked;
 
 pub use output::{Output, Tiles, Write};
 

@@ -1,7 +1,9 @@
 //! The packed formats at compile time: where a block's codes and scales are, and which product of an ISA takes them.
 
 use crate::activation::Block;
-use crate::format::{BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
+use crate::format::{
+    BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, ScaleForm, TILE_N, e4m3, e8m0,
+};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::BlockCodes;
 use crate::simd::dot::Codes;
@@ -10,32 +12,28 @@ use crate::simd::{Dot, LANES};
 /// The planes of one tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
-    format: Format,
     pub(super) blocks: usize,
-    w: &'a [u8],
-    x: &'a [u8],
+    pub(super) w: &'a [u8],
+    pub(super) x: &'a [u8],
     /// Scales and mins of blocks, or of groups, of which `d` has what they are multiplied with.
-    s: &'a [u8],
-    m: &'a [u8],
-    d: &'a [[u16; LANES]],
+    pub(super) s: &'a [u8],
+    pub(super) m: &'a [u8],
+    pub(super) d: &'a [[u16; LANES]],
     /// Codes of this tile and all that follow.
     pub(super) rest: &'a [u8],
 }
 
 impl<'a> Tile<'a> {
-    /// Tile `tile` of `w`, whose planes have the sizes that its format demands.
+    /// Tile `tile` of `w`, of the format of `spec`, whose planes have the sizes that it demands.
     #[inline(always)]
-    pub(super) fn of<W: Packed<G>, const G: usize>(w: &'a PackedMatrix, tile: usize) -> Self {
+    pub(super) fn new(spec: &FormatSpec, w: &'a PackedMatrix, tile: usize) -> Self {
         let blocks = super::blocks(w);
-        let spec = W::spec(w.format);
         let [low, high] = spec.codes.fields().map(bytes_of_field);
-        let groups = (blocks * BLOCK_K) >> spec.group.trailing_zeros();
-        let scales = groups * LANES * spec.scale.bytes();
+        let scales = blocks * BLOCK_K / spec.group * LANES * spec.scale.bytes();
         let mins = if spec.scale.has_min() { scales } else { 0 };
         let part = |plane: &'a [u8], len: usize| &plane[tile * len..][..len];
         let supers = blocks / SUPER_BLOCKS * spec.scale.parts();
         Self {
-            format: w.format,
             blocks,
             w: part(&w.w, blocks * low),
             x: part(&w.x, blocks * high),
@@ -45,10 +43,55 @@ impl<'a> Tile<'a> {
             rest: &w.w[tile * blocks * low..],
         }
     }
+
+    /// The scales of group `group`.
+    #[inline(always)]
+    pub(super) fn scale<S: Dot>(self, s: S, spec: &FormatSpec, group: usize) -> S::F32 {
+        self.factor(s, spec, self.s, 0, group)
+    }
+
+    /// Its mins.
+    #[inline(always)]
+    pub(super) fn min<S: Dot>(self, s: S, spec: &FormatSpec, group: usize) -> S::F32 {
+        self.factor(s, spec, self.m, 1, group)
+    }
+
+    /// Those of `plane`; if they have two levels, multiplied with part `part` of their superblock's `d`.
+    #[inline(always)]
+    fn factor<S: Dot>(self, s: S, spec: &FormatSpec, plane: &[u8], part: usize, group: usize) -> S::F32 {
+        if spec.scale.is_super() {
+            let d = s.load_f16(&self.d[group * spec.group / SUPER_K * spec.scale.parts() + part]);
+            s.mul(d, s.load_i8(&bytemuck::cast_slice::<u8, i8>(plane).as_chunks().0[group]))
+        } else {
+            one_level(s, spec, plane, group)
+        }
+    }
+
+    /// The codes of block `b`, in fields of so many bits.
+    #[inline(always)]
+    pub(super) fn fields(self, bits: [usize; 2], b: usize) -> Fields<'a> {
+        let block = |plane: &'a [u8], bits: usize| {
+            let len = bytes_of_field(bits);
+            &plane[b * len..][..len]
+        };
+        Fields { planes: [block(self.w, bits[0]), block(self.x, bits[1])], bits }
+    }
+}
+
+/// The scales or mins of one level of group `group` of a tile, or of block `group` where groups are longer.
+#[inline(always)]
+pub(super) fn one_level<S: Dot>(s: S, spec: &FormatSpec, plane: &[u8], group: usize) -> S::F32 {
+    let at = group * (BLOCK_K / spec.groups()) / spec.group;
+    let floats = |value: fn(u8) -> f32| s.load(&plane.as_chunks::<LANES>().0[at].map(value));
+    match spec.scale {
+        ScaleForm::E8m0 => floats(e8m0),
+        ScaleForm::E4m3 => floats(e4m3),
+        _ => s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[at]),
+    }
 }
 
 /// Blocks of a superblock.
-const SUPER_BLOCKS: usize = SUPER_K / BLOCK_K;
+pub(super) const SUPER_BLOCKS: usize = SUPER_K / BLOCK_K;
 
 /// Bytes of a block in a plane of fields.
 #[inline(always)]
@@ -56,28 +99,12 @@ fn bytes_of_field(bits: usize) -> usize {
     bits * TILE_N * BLOCK_K / 8
 }
 
-/// A packed format, or several, of `G` groups a block.
+/// A packed format of `G` groups a block.
 pub(super) trait Packed<const G: usize> {
-    /// Its properties: known to the compiler where it is one format.
-    fn spec(format: Format) -> &'static FormatSpec;
-
-    /// Whether there are mins.
-    #[inline(always)]
-    fn has_min(tile: Tile<'_>) -> bool {
-        Self::spec(tile.format).scale.has_min()
-    }
-
-    /// The code of zero.
-    #[inline(always)]
-    fn offset(tile: Tile<'_>) -> i32 {
-        Self::spec(tile.format).offset
-    }
-
+    /// Its properties.
+    const SPEC: &'static FormatSpec;
     /// Bytes of a block in `W`.
-    #[inline(always)]
-    fn block_len(tile: Tile<'_>) -> usize {
-        bytes_of_field(Self::spec(tile.format).codes.fields()[0])
-    }
+    const BLOCK_LEN: usize = Self::SPEC.codes.fields()[0] * TILE_N * BLOCK_K / 8;
 
     /// `P - offset * S` of every group of block `b`.
     fn dot<S: Dot, const P: usize, const R: usize>(
@@ -104,49 +131,6 @@ pub(super) trait Packed<const G: usize> {
         }
         products
     }
-
-    /// The scales of the groups of block `b`.
-    #[inline(always)]
-    fn scales<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
-        Self::scales_of(s, tile, tile.s, 0, b)
-    }
-
-    /// Their mins.
-    #[inline(always)]
-    fn mins<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
-        Self::scales_of(s, tile, tile.m, 1, b)
-    }
-
-    /// The scales in `plane`; those of two levels are multiplied with part `part` of their superblock's `d`.
-    #[inline(always)]
-    fn scales_of<S: Dot>(s: S, tile: Tile<'_>, plane: &[u8], part: usize, b: usize) -> [S::F32; G] {
-        let mut scales = [s.splat(0.0); G];
-        let spec = Self::spec(tile.format);
-        if spec.scale.is_super() {
-            let d = s.load_f16(&tile.d[b / SUPER_BLOCKS * spec.scale.parts() + part]);
-            let vectors = bytemuck::cast_slice::<u8, i8>(plane).as_chunks::<LANES>().0;
-            for g in 0..G {
-                scales[g] = s.mul(d, s.load_i8(&vectors[b * G + g]));
-            }
-        } else {
-            scales[0] = s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[b]);
-        }
-        scales
-    }
-}
-
-/// In place of a format's number: any, told apart at run time.
-const ANY: usize = usize::MAX;
-
-/// The number of a format: its own, or, in modules whose size counts, none of its own. Then all formats with such codes
-/// share one copy of the loops.
-pub(super) const fn shared(format: Format) -> usize {
-    if cfg!(target_family = "wasm") { ANY } else { format as usize }
-}
-
-#[inline(always)]
-fn spec<const F: usize>(format: Format) -> &'static FormatSpec {
-    if F == ANY { format.spec() } else { &FORMATS[F] }
 }
 
 /// 4-bit codes of format number `F`, one group a block.
@@ -157,15 +141,12 @@ pub(super) struct U5<const F: usize>;
 pub(super) struct I8;
 /// Codes of format number `F`, two groups a block.
 pub(super) struct Halves<const F: usize>;
-/// Codes of up to 4 bits of format number `F` that are looked up, in groups of any size. Where a group is a block or more
-/// and `G` is 2, the second group is a product of nothing.
+/// Codes of up to 4 bits of format number `F` that are looked up: two groups a block, or one, which may be longer.
 pub(super) struct Lookup<const F: usize>;
 
 impl<const F: usize> Packed<1> for U4<F> {
-    #[inline(always)]
-    fn spec(format: Format) -> &'static FormatSpec {
-        spec::<F>(format)
-    }
+    const SPEC: &'static FormatSpec = &FORMATS[F];
+
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -173,7 +154,7 @@ impl<const F: usize> Packed<1> for U4<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 1] {
-        [s.dot_u4(&tile.w.as_chunks().0[b], x, Self::offset(tile))]
+        [s.dot_u4(&tile.w.as_chunks().0[b], x, Self::SPEC.offset)]
     }
     #[inline(always)]
     fn dots<S: Dot, const P: usize, const N: usize>(
@@ -186,15 +167,13 @@ impl<const F: usize> Packed<1> for U4<F> {
         for n in 1..N {
             codes[n] = &tiles[n].w.as_chunks().0[b];
         }
-        s.dots_u4(codes, x, Self::offset(tiles[0])).map(|product| [product])
+        s.dots_u4(codes, x, Self::SPEC.offset).map(|product| [product])
     }
 }
 
 impl<const F: usize> Packed<1> for U5<F> {
-    #[inline(always)]
-    fn spec(format: Format) -> &'static FormatSpec {
-        spec::<F>(format)
-    }
+    const SPEC: &'static FormatSpec = &FORMATS[F];
+
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -202,15 +181,13 @@ impl<const F: usize> Packed<1> for U5<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 1] {
-        [s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::offset(tile))]
+        [s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::SPEC.offset)]
     }
 }
 
 impl Packed<1> for I8 {
-    #[inline(always)]
-    fn spec(_: Format) -> &'static FormatSpec {
-        &FORMATS[Format::Q8 as usize]
-    }
+    const SPEC: &'static FormatSpec = &FORMATS[Format::Q8 as usize];
+
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -223,10 +200,8 @@ impl Packed<1> for I8 {
 }
 
 impl<const F: usize> Packed<2> for Halves<F> {
-    #[inline(always)]
-    fn spec(format: Format) -> &'static FormatSpec {
-        spec::<F>(format)
-    }
+    const SPEC: &'static FormatSpec = &FORMATS[F];
+
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -234,15 +209,13 @@ impl<const F: usize> Packed<2> for Halves<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 2] {
-        s.dot_halves(Fields::of(Self::spec(tile.format), tile, b), x, Self::offset(tile))
+        s.dot_halves(tile.fields(Self::SPEC.codes.fields(), b), x, Self::SPEC.offset)
     }
 }
 
 impl<const F: usize, const G: usize> Packed<G> for Lookup<F> {
-    #[inline(always)]
-    fn spec(format: Format) -> &'static FormatSpec {
-        spec::<F>(format)
-    }
+    const SPEC: &'static FormatSpec = &FORMATS[F];
+
     #[inline(always)]
     fn dot<S: Dot, const P: usize, const R: usize>(
         s: S,
@@ -250,48 +223,21 @@ impl<const F: usize, const G: usize> Packed<G> for Lookup<F> {
         b: usize,
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; G] {
-        let spec = spec::<F>(tile.format);
-        let values = Values { fields: Fields::of(spec, tile, b), table: &spec.values };
+        let spec = &FORMATS[F];
+        let values = Values { fields: tile.fields(spec.codes.fields(), b), table: &spec.values };
         let halves = s.dot_signed(values, x);
         let mut products = [[s.splat_i32(0); R]; G];
         for r in 0..R {
-            if spec.group < BLOCK_K {
+            if G == 1 {
+                products[0][r] = s.add_i32(halves[0][r], halves[1][r]);
+            } else {
                 for g in 0..G {
                     products[g][r] = halves[g][r];
                 }
-            } else {
-                products[0][r] = s.add_i32(halves[0][r], halves[1][r]);
             }
         }
         products
     }
-    #[inline(always)]
-    fn scales<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
-        let spec = spec::<F>(tile.format);
-        let mut scales = [s.splat(0.0); G];
-        for (g, scale) in scales.iter_mut().enumerate() {
-            let at = (b * BLOCK_K + g * (BLOCK_K / G)) >> spec.group.trailing_zeros();
-            *scale = match spec.scale {
-                // The bits of 2^(e - 127), those of e = 0 being subnormal.
-                ScaleForm::E8m0 => scaled(s, tile.s, at, |e| (e << 23).max(1 << 22), 0.5),
-                // The bits of a float whose exponent is 120 too small; half of that is asked for.
-                ScaleForm::E4m3 => scaled(s, tile.s, at, |byte| byte << 20, 2f32.powi(119)),
-                ScaleForm::Super => {
-                    let d = s.load_f16(&tile.d[b / SUPER_BLOCKS]);
-                    s.mul(d, s.load_i8(&bytemuck::cast_slice::<u8, i8>(tile.s).as_chunks().0[at]))
-                }
-                _ => s.load_f16(&bytemuck::cast_slice::<u8, u16>(tile.s).as_chunks().0[at]),
-            };
-        }
-        scales
-    }
-}
-
-/// `factor` times the floats that have these bits, for vector `at` of a plane of bytes.
-#[inline(always)]
-fn scaled<S: Dot>(s: S, plane: &[u8], at: usize, bits: impl Fn(i32) -> i32, factor: f32) -> S::F32 {
-    let bits = plane.as_chunks::<LANES>().0[at].map(|byte| bits(i32::from(byte)));
-    s.mul(s.bits_to_f32(s.load_i32(&bits)), s.splat(factor))
 }
 
 /// A block's values: what a table has for its codes.
@@ -315,30 +261,19 @@ impl Codes for Values<'_> {
 
 /// A block's unsigned codes, in fields.
 #[derive(Clone, Copy)]
-struct Fields<'a> {
+pub(super) struct Fields<'a> {
     planes: [&'a [u8]; 2],
     bits: [usize; 2],
 }
 
-impl<'a> Fields<'a> {
-    #[inline(always)]
-    fn of(spec: &FormatSpec, tile: Tile<'a>, b: usize) -> Self {
-        let bits = spec.codes.fields();
-        let block = |plane: &'a [u8], bits: usize| {
-            let len = bytes_of_field(bits);
-            &plane[b * len..][..len]
-        };
-        Self { planes: [block(tile.w, bits[0]), block(tile.x, bits[1])], bits }
-    }
-
+impl Fields<'_> {
     /// The fields of a word in plane `i`.
     #[inline(always)]
     fn field<S: Dot>(self, s: S, i: usize, word: usize, part: usize) -> S::Bytes {
         let (plane, bits) = (self.planes[i], self.bits[i]);
-        // 1, 2 or 4 bits: a byte has 8, 4 or 2 fields. Shifts, as this may not be known to the compiler.
-        let of_byte = 3 - bits.trailing_zeros();
-        let granule = &plane.as_chunks().0[word >> of_byte];
-        s.field(s.load_bytes(granule, part), bits, bits * (word & ((1 << of_byte) - 1)))
+        let of_byte = 8 / bits;
+        let granule = &plane.as_chunks().0[word / of_byte];
+        s.field(s.load_bytes(granule, part), bits, bits * (word % of_byte))
     }
 }
 
@@ -369,7 +304,7 @@ impl<const F: usize> Unpack for U4<F> {
         let w: &[u8; 256] = &tile.w.as_chunks().0[b];
         for (i, out) in codes.0.iter_mut().enumerate() {
             nibbles(w, i, out);
-            subtract(Self::offset(tile), out);
+            subtract(Self::SPEC.offset, out);
         }
     }
 }
@@ -384,7 +319,7 @@ impl<const F: usize> Unpack for U5<F> {
             for (code, high) in out.iter_mut().zip(high) {
                 *code |= (high >> i & 1) << 4;
             }
-            subtract(Self::offset(tile), out);
+            subtract(Self::SPEC.offset, out);
         }
     }
 }
@@ -401,7 +336,7 @@ impl Unpack for I8 {
 impl<const F: usize> Unpack for Lookup<F> {
     #[inline(always)]
     fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
-        let spec = spec::<F>(tile.format);
+        let spec = &FORMATS[F];
         let bits = spec.codes.fields()[0];
         let len = bytes_of_field(bits);
         let granules: &[[u8; 64]] = tile.w[b * len..][..len].as_chunks().0;

@@ -106,7 +106,7 @@ impl<E: MatrixEngine, W: Unpack, const P: usize> Kernel for Product<'_, E, W, P>
         for first in range.clone().step_by(TILES) {
             let group = first..range.end.min(first + TILES);
             for (index, codes) in group.clone().zip(unpacked.chunks_exact_mut(blocks)) {
-                let tile = Tile::of::<W, 1>(w, index);
+                let tile = Tile::new(W::SPEC, w, index);
                 for (b, codes) in codes.iter_mut().enumerate() {
                     W::unpack(tile, b, codes);
                 }
@@ -118,7 +118,7 @@ impl<E: MatrixEngine, W: Unpack, const P: usize> Kernel for Product<'_, E, W, P>
                         s,
                         &mut engine,
                         x,
-                        Tile::of::<W, 1>(w, index),
+                        Tile::new(W::SPEC, w, index),
                         codes,
                         &mut kept,
                         &mut values,
@@ -155,18 +155,18 @@ fn multiply<S: Dot, E: MatrixEngine, W: Unpack, const P: usize>(
             engine.multiply(&rows[b + AHEAD], &codes[b + AHEAD], &mut kept[(b + AHEAD) % KEPT]);
         }
         let sums = &kept[b % KEPT];
-        let [scale] = W::scales(s, tile, b);
+        let scale = tile.scale(s, W::SPEC, b);
         let row_scales: &[f32; PANEL] = &row_scales[b];
         let (mut min, mut float_sums) = (scale, [0.0; PANEL]);
-        if W::has_min(tile) {
-            [min] = W::mins(s, tile, b);
+        if W::SPEC.scale.has_min() {
+            min = tile.min(s, W::SPEC, b);
             s.store(s.i32_to_f32(s.load_i32(&row_sums[b])), &mut float_sums);
         }
         // Written out: as a loop it is not unrolled, and the totals are kept in memory.
         macro_rules! rows {
             ($($r:literal)*) => {$({
                 let mut term = s.mul(s.i32_to_f32(joined(s, sums, $r)), scale);
-                if W::has_min(tile) {
+                if W::SPEC.scale.has_min() {
                     term = s.add(term, s.mul(s.splat(float_sums[$r]), min));
                 }
                 totals[$r] = s.add(totals[$r], s.mul(term, s.splat(row_scales[$r])));

@@ -8,8 +8,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::packed::{Halves, I8, Lookup, Packed, Tile, U4, U5, shared};
-use super::{Tiles, Write};
+use super::packed::{Halves, I8, Lookup, Packed, Tile, U4, U5};
+use super::{Tiles, Write, unpacked};
 use crate::activation::{Block, PANEL, Panel, Panels};
 use crate::format::{Format, PackedMatrix};
 use crate::simd::{Dot, Kernel, LANES};
@@ -32,29 +32,48 @@ pub(super) fn run<S: Dot, const P: usize>(
             s.call(Product::<$packed, P, $groups>::new(x, w, write, tiles, from))
         };
     }
+    // In modules whose size counts, these are for a single row, if at all; then formats share their loops.
+    macro_rules! alone {
+        ($packed:ty) => {
+            if tiles.rows() == 1 {
+                s.call(Row::<$packed, P, _>::only(x, w, write, tiles))
+            } else {
+                several!($packed)
+            }
+        };
+    }
+    macro_rules! several {
+        ($packed:ty) => {
+            several!($packed, _)
+        };
+        ($packed:ty, $groups:tt) => {
+            if cfg!(target_family = "wasm") {
+                unpacked::run(s, x, w, write, tiles, from)
+            } else {
+                product!($packed, $groups)
+            }
+        };
+    }
     match w.format {
         Format::Q4 => product!(U4<{ Format::Q4 as usize }>),
         Format::Q4m => product!(U4<{ Format::Q4m as usize }>),
-        Format::Q4k => product!(U4<{ Format::Q4k as usize }>),
-        Format::Q5 => product!(U5<{ shared(Format::Q5) }>),
-        Format::Q5m => product!(U5<{ shared(Format::Q5m) }>),
-        Format::Q5k => product!(U5<{ shared(Format::Q5k) }>),
-        Format::Q2k => product!(Halves<{ shared(Format::Q2k) }>),
-        Format::Q3k => product!(Halves<{ shared(Format::Q3k) }>),
-        Format::Q6k => product!(Halves<{ shared(Format::Q6k) }>),
-        Format::Q1 => product!(Lookup<{ shared(Format::Q1) }>, WHOLE),
-        Format::T2 => product!(Lookup<{ shared(Format::T2) }>, WHOLE),
-        Format::Iq4 => product!(Lookup<{ shared(Format::Iq4) }>, WHOLE),
-        Format::Iq4k => product!(Lookup<{ shared(Format::Iq4k) }>, WHOLE),
-        Format::Mxfp4 => product!(Lookup<{ shared(Format::Mxfp4) }>, WHOLE),
-        Format::Nvfp4 => product!(Lookup<{ shared(Format::Nvfp4) }>, 2),
-        _ => product!(I8),
+        Format::Q8 => product!(I8),
+        Format::Q4k => alone!(U4<{ Format::Q4k as usize }>),
+        Format::Q5 => several!(U5<{ Format::Q5 as usize }>),
+        Format::Q5m => several!(U5<{ Format::Q5m as usize }>),
+        Format::Q5k => several!(U5<{ Format::Q5k as usize }>),
+        Format::Q2k => several!(Halves<{ Format::Q2k as usize }>),
+        Format::Q3k => several!(Halves<{ Format::Q3k as usize }>),
+        Format::Q6k => several!(Halves<{ Format::Q6k as usize }>),
+        Format::Q1 => several!(Lookup<{ Format::Q1 as usize }>, 1),
+        Format::T2 => several!(Lookup<{ Format::T2 as usize }>, 1),
+        Format::Iq4 => several!(Lookup<{ Format::Iq4 as usize }>, 1),
+        Format::Iq4k => several!(Lookup<{ Format::Iq4k as usize }>, 1),
+        Format::Mxfp4 => several!(Lookup<{ Format::Mxfp4 as usize }>, 1),
+        Format::Nvfp4 => several!(Lookup<{ Format::Nvfp4 as usize }>, 2),
+        _ => unpacked::run(s, x, w, write, tiles, from),
     }
 }
-
-/// Groups of a block of looked up codes whose scale is that of the block: one; where they share their loops with those of
-/// half a block, two.
-const WHOLE: usize = if cfg!(target_family = "wasm") { 2 } else { 1 };
 
 /// The tiles of one format and precision: a function of its own, as the compiler takes long over large ones.
 struct Product<'a, W, const P: usize, const G: usize> {
@@ -90,7 +109,7 @@ impl<W: Packed<G>, const P: usize, const G: usize> Kernel for Product<'_, W, P, 
                     ($r:literal) => {
                         while const { $r * P <= S::ROWS } && x.rows - row >= $r {
                             let mut values = [[0.0; LANES]; $r];
-                            let tile = Tile::of::<W, G>(w, index);
+                            let tile = Tile::new(W::SPEC, w, index);
                             s.call(Group::<W, P, $r, G> {
                                 tile,
                                 x,
@@ -146,7 +165,14 @@ struct Row<'a, W, const P: usize, const G: usize> {
     format: PhantomData<W>,
 }
 
-impl<W: Packed<G>, const P: usize, const G: usize> Row<'_, W, P, G> {
+impl<'a, W: Packed<G>, const P: usize, const G: usize> Row<'a, W, P, G> {
+    /// Of a single one.
+    #[inline(always)]
+    fn only(x: Panels<'a, P>, w: &'a PackedMatrix, write: Write, tiles: Tiles<'a>) -> Self {
+        let range = tiles.range();
+        Self { x: x.panel(0), row: 0, w, tiles, at: 0, range, write, format: PhantomData }
+    }
+
     /// Adds to `values` the row times blocks `turn` of tiles `indices`.
     #[inline(always)]
     fn add<S: Dot, const N: usize>(
@@ -157,9 +183,9 @@ impl<W: Packed<G>, const P: usize, const G: usize> Row<'_, W, P, G> {
         values: &mut [[f32; LANES]; N],
     ) {
         let Self { x, row, w, .. } = *self;
-        let mut tiles = [Tile::of::<W, G>(w, indices[0]); N];
+        let mut tiles = [Tile::new(W::SPEC, w, indices[0]); N];
         for n in 1..N {
-            tiles[n] = Tile::of::<W, G>(w, indices[n]);
+            tiles[n] = Tile::new(W::SPEC, w, indices[n]);
         }
         let blocks = super::blocks(w);
         check(x, row..row + 1, blocks);
@@ -258,13 +284,19 @@ fn add_block<S: Dot, W: Packed<G>, const P: usize, const R: usize, const G: usiz
     products: [[S::I32; R]; G],
     sums: &mut [S::F32; R],
 ) {
-    let scales = W::scales(s, tile, b);
-    let mins = if W::has_min(tile) { W::mins(s, tile, b) } else { scales };
+    let mut scales = [s.splat(0.0); G];
+    let mut mins = scales;
+    for g in 0..G {
+        scales[g] = tile.scale(s, W::SPEC, b * G + g);
+        if W::SPEC.scale.has_min() {
+            mins[g] = tile.min(s, W::SPEC, b * G + g);
+        }
+    }
     for r in 0..R {
         let mut terms = scales;
         for g in 0..G {
             terms[g] = s.mul(s.i32_to_f32(products[g][r]), scales[g]);
-            if W::has_min(tile) {
+            if W::SPEC.scale.has_min() {
                 let sum = if G == 1 { x.sums[r] } else { x.sums_of_halves(r)[g] };
                 terms[g] = s.add(terms[g], s.mul(s.splat(sum as f32), mins[g]));
             }
@@ -276,7 +308,7 @@ fn add_block<S: Dot, W: Packed<G>, const P: usize, const R: usize, const G: usiz
 
 /// Panics unless a panel has these rows, of so many blocks.
 #[inline(always)]
-fn check<const P: usize>(x: Panel<'_, P>, rows: Range<usize>, blocks: usize) {
+pub(super) fn check<const P: usize>(x: Panel<'_, P>, rows: Range<usize>, blocks: usize) {
     let items = blocks * x.rows;
     let of_codes = [x.sums.len(), x.first_sums.len()];
     let whole = x.codes.len() == items && x.scales.len() == items && of_codes == [items; 2];
@@ -288,7 +320,11 @@ fn check<const P: usize>(x: Panel<'_, P>, rows: Range<usize>, blocks: usize) {
 /// # Safety
 /// The panel must have that block and those rows.
 #[inline(always)]
-unsafe fn block<const P: usize, const R: usize>(x: Panel<'_, P>, b: usize, first: usize) -> Block<'_, P, R> {
+pub(super) unsafe fn block<const P: usize, const R: usize>(
+    x: Panel<'_, P>,
+    b: usize,
+    first: usize,
+) -> Block<'_, P, R> {
     let at = b * x.rows + first;
     // SAFETY: the items of the rows are neighbours, and inside the panel as the caller promises.
     unsafe {
@@ -307,7 +343,7 @@ const AHEAD: usize = 2048;
 /// Asks for the codes that follow block `b`, in this tile or the next.
 #[inline(always)]
 fn prefetch<S: Dot, W: Packed<G>, const G: usize>(s: S, tile: Tile<'_>, b: usize) {
-    let len = W::block_len(tile);
+    let len = W::BLOCK_LEN;
     let at = b * len + AHEAD;
     if let Some(block) = tile.rest.get(at..at + len) {
         for line in block.as_chunks::<64>().0 {

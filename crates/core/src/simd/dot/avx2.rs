@@ -112,6 +112,11 @@ impl Dot for Avx2 {
         load(granule, 0, part)
     }
     #[inline(always)]
+    fn store_bytes(self, x: __m256i, granule: &mut [u8; 64], part: usize) {
+        let columns = &mut granule.as_chunks_mut::<32>().0[part];
+        isa!(_mm256_storeu_si256(columns.as_mut_ptr().cast(), x));
+    }
+    #[inline(always)]
     fn field(self, x: __m256i, bits: usize, from: usize) -> __m256i {
         isa!({
             let moved = _mm256_srlv_epi32(x, _mm256_set1_epi32(from as i32));

@@ -89,6 +89,10 @@ impl Dot for Avx512 {
         load(granule)
     }
     #[inline(always)]
+    fn store_bytes(self, x: __m512i, granule: &mut [u8; 64], _: usize) {
+        isa!(_mm512_storeu_si512(granule.as_mut_ptr().cast(), x));
+    }
+    #[inline(always)]
     fn field(self, x: __m512i, bits: usize, from: usize) -> __m512i {
         isa!({
             let moved = _mm512_srlv_epi32(x, _mm512_set1_epi32(from as i32));

@@ -34,6 +34,8 @@ pub trait Dot: Simd {
     const PARTS: usize;
     /// Loads a part of a granule.
     fn load_bytes(self, granule: &[u8; 64], part: usize) -> Self::Bytes;
+    /// Stores what would be loaded there.
+    fn store_bytes(self, x: Self::Bytes, granule: &mut [u8; 64], part: usize);
     /// The field of `bits` bits from bit `from` on of every byte.
     fn field(self, x: Self::Bytes, bits: usize, from: usize) -> Self::Bytes;
     /// `low | high << at`, where no bit leaves its byte.
@@ -51,11 +53,31 @@ pub trait Dot: Simd {
     fn lookup(self, table: &[i8; 16], x: Self::Bytes) -> Self::Bytes;
 
     /// [`Dot::dot_halves`] of codes that are signed bytes above -128, and have no offset.
+    #[inline(always)]
     fn dot_signed<C: Codes, const P: usize, const R: usize>(
         self,
         w: C,
         x: Block<'_, P, R>,
-    ) -> [[Self::I32; R]; 2];
+    ) -> [[Self::I32; R]; 2] {
+        let mut words = [[0; 64]; 8];
+        for (i, word) in words.iter_mut().enumerate() {
+            for part in 0..Self::PARTS {
+                self.store_bytes(w.word(self, i, part), word, part);
+            }
+        }
+        scalar::halves(self, &scalar::codes_i8(bytemuck::cast_ref(&words)), x, [[0; R]; 2], 0)
+    }
+
+    /// The same of codes that are bytes: `[8][16]` words of 4.
+    #[inline(always)]
+    fn dot_bytes<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 512],
+        x: Block<'_, P, R>,
+        offset: i32,
+    ) -> [[Self::I32; R]; 2] {
+        self.dot_halves(Bytes(w), x, offset)
+    }
 
     /// Runs `kernel` as a function of its own, compiled for this ISA, from code that already is.
     #[inline(always)]
@@ -121,6 +143,22 @@ pub trait Codes: Copy {
 
     /// The codes of word `word` (its `k` are `4 * word..`) of the columns of part `part`.
     fn word<S: Dot>(self, s: S, word: usize, part: usize) -> S::Bytes;
+}
+
+/// Codes that are bytes, below 128.
+#[derive(Clone, Copy)]
+struct Bytes<'a>(&'a [u8; 512]);
+
+impl Codes for Bytes<'_> {
+    #[inline(always)]
+    fn max(self) -> i32 {
+        127
+    }
+
+    #[inline(always)]
+    fn word<S: Dot>(self, s: S, word: usize, part: usize) -> S::Bytes {
+        s.load_bytes(&self.0.as_chunks().0[word], part)
+    }
 }
 
 /// The sums over the halves of the codes of rows.

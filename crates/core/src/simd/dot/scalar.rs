@@ -46,6 +46,9 @@ impl Dot for Scalar {
     fn load_bytes(self, granule: &[u8; 64], _: usize) -> [u8; 64] {
         *granule
     }
+    fn store_bytes(self, x: [u8; 64], granule: &mut [u8; 64], _: usize) {
+        *granule = x;
+    }
     fn field(self, x: [u8; 64], bits: usize, from: usize) -> [u8; 64] {
         x.map(|byte| byte >> from & ((1 << bits) - 1))
     }
@@ -61,26 +64,19 @@ impl Dot for Scalar {
         x: Block<'_, P, R>,
         offset: i32,
     ) -> [[Self::I32; R]; 2] {
-        halves(self, &codes(self, w, i32::from), x, super::half_sums(x), offset)
+        halves(self, &codes(self, w), x, super::half_sums(x), offset)
     }
     fn lookup(self, table: &[i8; 16], x: [u8; 64]) -> [u8; 64] {
         x.map(|code| table[usize::from(code & 15)].cast_unsigned())
     }
-    fn dot_signed<C: super::Codes, const P: usize, const R: usize>(
-        self,
-        w: C,
-        x: Block<'_, P, R>,
-    ) -> [[Self::I32; R]; 2] {
-        halves(self, &codes(self, w, |byte| i32::from(byte.cast_signed())), x, [[0; R]; 2], 0)
-    }
 }
 
-fn codes(s: Scalar, w: impl super::Codes, value: impl Fn(u8) -> i32) -> Codes {
+fn codes(s: Scalar, w: impl super::Codes) -> Codes {
     let mut codes = [[0; TILE_N]; BLOCK_K];
     for (word, codes) in codes.chunks_exact_mut(4).enumerate() {
         for (column, bytes) in w.word(s, word, 0).chunks_exact(4).enumerate() {
             for (codes, byte) in codes.iter_mut().zip(bytes) {
-                codes[column] = value(*byte);
+                codes[column] = i32::from(*byte);
             }
         }
     }
@@ -88,13 +84,13 @@ fn codes(s: Scalar, w: impl super::Codes, value: impl Fn(u8) -> i32) -> Codes {
 }
 
 /// The sums over both halves.
-fn halves<const P: usize, const R: usize>(
-    s: Scalar,
+pub(super) fn halves<S: Dot, const P: usize, const R: usize>(
+    s: S,
     codes: &Codes,
     x: Block<'_, P, R>,
     sums: [[i32; R]; 2],
     offset: i32,
-) -> [[[i32; TILE_N]; R]; 2] {
+) -> [[S::I32; R]; 2] {
     let (first, second) = codes.split_at(BLOCK_K / 2);
     let half = |codes, at, sums| super::join(s, dot_planes(s, codes, x, at), sums, offset);
     [half(first, 0, sums[0]), half(second, BLOCK_K / 2, sums[1])]

@@ -17,6 +17,14 @@ pub(super) fn load<const N: usize>(w: &[u8; N], granule: usize, quarter: usize) 
     unsafe { v128_load(columns.as_ptr().cast()) }
 }
 
+/// Stores columns `4 * quarter..` of a granule.
+#[inline(always)]
+pub(super) fn store(columns: v128, granule: &mut [u8; 64], quarter: usize) {
+    let bytes = &mut granule.as_chunks_mut::<16>().0[quarter];
+    // SAFETY: 16 bytes; stores may be unaligned.
+    unsafe { v128_store(bytes.as_mut_ptr().cast(), columns) }
+}
+
 /// The codes `q` of a row as pairs of 16 bits, ready to be splatted: even bytes and odd bytes of every word.
 struct Pairs {
     even: [u32; 8],
@@ -113,22 +121,6 @@ pub(super) fn lookup(table: &[i8; 16], x: v128) -> v128 {
     i8x16_swizzle(table, x)
 }
 
-/// [`Dot::dot_signed`]
-#[inline(always)]
-pub(super) fn dot_signed<S: Simd<I32 = [v128; 4]>, const P: usize, const R: usize>(
-    s: S,
-    x: Block<'_, P, R>,
-    codes: impl Codes,
-) -> [[[v128; 4]; R]; 2] {
-    let pairs = x.codes.each_ref().map(Pairs::new);
-    let mut products = [[[i32x4_splat(0); 4]; R]; 2];
-    for half in 0..2 {
-        let sums = sums(&pairs, Signed(codes), 4 * half..4 * half + 4);
-        products[half] = super::join(s, sums, [0; R], 0);
-    }
-    products
-}
-
 /// [`Dot::join`]
 #[inline(always)]
 pub(super) fn join(low: v128, high: v128, at: usize) -> v128 {
@@ -151,17 +143,6 @@ impl<C: Codes> Unpack for Any<C> {
     fn unpack(&self, quarter: usize, word: usize) -> [v128; 2] {
         let codes = self.0.word(Wasm::new(), word, quarter);
         [v128_and(codes, u16x8_splat(255)), u16x8_shr(codes, 8)]
-    }
-}
-
-/// The same of signed bytes.
-struct Signed<C>(C);
-
-impl<C: Codes> Unpack for Signed<C> {
-    #[inline(always)]
-    fn unpack(&self, quarter: usize, word: usize) -> [v128; 2] {
-        let codes = self.0.word(Wasm::new(), word, quarter);
-        [even(codes), odd(codes)]
     }
 }
 
@@ -207,6 +188,10 @@ impl Dot for Wasm {
         load(granule, 0, part)
     }
     #[inline(always)]
+    fn store_bytes(self, x: v128, granule: &mut [u8; 64], part: usize) {
+        store(x, granule, part);
+    }
+    #[inline(always)]
     fn field(self, x: v128, bits: usize, from: usize) -> v128 {
         field(x, bits, from)
     }
@@ -235,15 +220,6 @@ impl Dot for Wasm {
     #[inline(always)]
     fn lookup(self, table: &[i8; 16], x: v128) -> v128 {
         lookup(table, x)
-    }
-
-    #[inline(always)]
-    fn dot_signed<C: Codes, const P: usize, const R: usize>(
-        self,
-        w: C,
-        x: Block<'_, P, R>,
-    ) -> [[Self::I32; R]; 2] {
-        dot_signed(self, x, w)
     }
 
     #[inline(always)]

@@ -217,6 +217,10 @@ impl Dot for WasmRelaxed {
         load(granule, 0, part)
     }
     #[inline(always)]
+    fn store_bytes(self, x: v128, granule: &mut [u8; 64], part: usize) {
+        wasm::store(x, granule, part);
+    }
+    #[inline(always)]
     fn field(self, x: v128, bits: usize, from: usize) -> v128 {
         wasm::field(x, bits, from)
     }
@@ -244,27 +248,45 @@ impl Dot for WasmRelaxed {
         products
     }
 
+    /// A single row: as in [`row`], what is known is hidden from LLVM.
     #[inline(always)]
-    fn lookup(self, table: &[i8; 16], x: v128) -> v128 {
-        wasm::lookup(table, x)
+    fn dot_bytes<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 512],
+        x: Block<'_, P, R>,
+        offset: i32,
+    ) -> [[Self::I32; R]; 2] {
+        if const { R > 1 } {
+            return self.dot_halves(super::Bytes(w), x, offset);
+        }
+        let halves: &[[[u8; 64]; 4]; 2] = bytemuck::cast_ref(w);
+        let (halves, codes, count) = black_box((halves, x.codes, 4));
+        let of_rows = super::half_sums(x);
+        // Both halves side by side: eight sums, for the reason that [`quarters`] gives.
+        let mut sums: [[Sums<P, R>; 4]; 2] = [[[[zero(); P]; R]; 4]; 2];
+        for half in 0..2 {
+            for sums in &mut sums[half] {
+                sums[0][P - 1] = i32x4_splat(-(offset * of_rows[half][0]));
+            }
+        }
+        for word in 0..count.min(4) {
+            for half in 0..2 {
+                for (quarter, sums) in sums[half].iter_mut().enumerate() {
+                    let columns = load(&halves[half][word], 0, quarter);
+                    for (sum, plane) in sums[0].iter_mut().zip(&codes[0].0) {
+                        let activations = splat(plane, 4 * half + word);
+                        *sum = i32x4_relaxed_dot_i8x16_i7x16_add(activations, columns, *sum);
+                    }
+                }
+            }
+        }
+        let [first, second] = sums;
+        [join(self, first, of_rows[0], 0), join(self, second, of_rows[1], 0)]
     }
 
     #[inline(always)]
-    fn dot_signed<C: Codes, const P: usize, const R: usize>(
-        self,
-        w: C,
-        x: Block<'_, P, R>,
-    ) -> [[Self::I32; R]; 2] {
-        if const { P == 2 } {
-            return wasm::dot_signed(self, x, w);
-        }
-        let signs = x.codes.each_ref().map(|codes| Signs::new(&codes.0[0]));
-        let mut products = [[[zero(); 4]; R]; 2];
-        for half in 0..2 {
-            let sums = signed(&signs, 4 * half..4 * half + 4, |word, quarter| w.word(self, word, quarter));
-            products[half] = join(self, sums, [0; R], 0);
-        }
-        products
+    fn lookup(self, table: &[i8; 16], x: v128) -> v128 {
+        wasm::lookup(table, x)
     }
 
     #[inline(always)]
