@@ -14,9 +14,10 @@ struct Matrix {
   at: u32,
   // Its first tile, where it is a part of a matrix.
   first: u32,
+  // Where its plane of scales of columns begins.
+  c: u32,
   unused_a: u32,
   unused_b: u32,
-  unused_c: u32,
 }
 
 struct Step {

@@ -2,10 +2,10 @@
 //!
 //! Every 32 values of a row share a scale. With `m` their largest magnitude and `Q` = 127 (a8) or 16256 = 127 * 128
 //! (a16): `d = m / Q`, `r = Q / m`, `q = clamp(round(x * r), -Q, Q)`, every operation rounded to f32, ties to even.
-//! Two bytes hold a code of a16: `hi = (q + 64) >> 7`, `lo = q - 128 * hi`, so that both are dot products of signed
+//! [`Scaling::Row`] has one such scale for all values of a row. Two bytes hold a code of a16: `hi = (q + 64) >> 7`, `lo = q - 128 * hi`, so that both are dot products of signed
 //! bytes and `q = 128 * hi + lo`.
 //!
-//! A block of zeros, and one so small that `r` is infinite, has `d = 1` and codes 0. Infinities saturate; a NaN counts
+//! Values that are all zeros, or so small that `r` is infinite, have `d = 1` and codes 0. Infinities saturate; a NaN counts
 //! as the largest float, so that every ISA does the same with it.
 
 use crate::format::BLOCK_K;
@@ -35,6 +35,18 @@ impl Activations {
     }
 }
 
+/// Which values share a scale. The format of the matrix that reads rows asks for one or the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scaling {
+    /// The 32 of a block.
+    Block,
+    /// All of a row (accuracy contract, mode T).
+    Row,
+    /// All of a row, and the scale is the least power of two with which all codes fit: no device rounds when it scales
+    /// with it, so that products are the same bits on all of them. For comparisons; it costs up to a bit of precision.
+    Strict,
+}
+
 /// Rows of a panel: as many as a matrix engine takes at once.
 pub const PANEL: usize = 16;
 
@@ -49,18 +61,36 @@ impl<const P: usize> RowCodes<P> {
     /// The largest code.
     const MAX: f32 = if P == 1 { 127.0 } else { 16256.0 };
 
-    /// Quantises `x`; returns `scale`, with which `x = scale * q`, and the sums of the first half of the codes `q` and of
-    /// all.
+    /// The scale of values of which `largest` has the largest magnitude, and what these are multiplied with.
     #[inline(always)]
-    fn quantize<S: Simd>(&mut self, s: S, x: &[f32; BLOCK_K]) -> (f32, i32, i32) {
-        let (low, high) = halves(x);
-        let mut q = [finite(s, s.load(low)), finite(s, s.load(high))];
-        let largest = s.reduce_max(s.max(s.abs(q[0]), s.abs(q[1])));
-        let mut r = Self::MAX / largest;
-        let mut scale = largest / Self::MAX;
-        if r == f32::INFINITY {
-            (r, scale) = (0.0, 1.0);
+    fn scale(largest: f32) -> Scale {
+        let (scale, r) = (largest / Self::MAX, Self::MAX / largest);
+        if r == f32::INFINITY { Scale::NONE } else { Scale { scale, r } }
+    }
+
+    /// The same for a scale `2^e` with the least `e` such that `largest <= MAX * 2^e`.
+    #[inline(always)]
+    fn strict_scale(largest: f32) -> Scale {
+        // 127 is 1.984375 * 2^6.
+        const SIGNIFICAND: u32 = 127 << 17;
+        let bits = largest.to_bits();
+        let above = u32::from(bits & 0x7f_ffff | 0x80_0000 > SIGNIFICAND);
+        let exponent = ((bits >> 23) + above).saturating_sub(if P == 1 { 6 } else { 13 });
+        if exponent == 0 {
+            return Scale::NONE;
         }
+        Scale { scale: f32::from_bits(exponent << 23), r: f32::from_bits((254 - exponent) << 23) }
+    }
+
+    /// Quantises `x`, whose scale is `of_row` where a row has one; returns the scale, with which `x = scale * q`, and the
+    /// sums of the first half of the codes `q` and of all.
+    #[inline(always)]
+    fn quantize<S: Simd>(&mut self, s: S, x: &[f32; BLOCK_K], of_row: Option<Scale>) -> (f32, i32, i32) {
+        let mut q = load(s, x);
+        let Scale { scale, r } = match of_row {
+            Some(scale) => scale,
+            None => Self::scale(largest(s, q)),
+        };
         let mut codes = [[0; LANES]; 2];
         for (q, codes) in q.iter_mut().zip(&mut codes) {
             let rounded = s.round(s.mul(*q, s.splat(r)));
@@ -87,6 +117,18 @@ impl<const P: usize> RowCodes<P> {
             }
         }
     }
+}
+
+/// A scale, and what values are multiplied with to become codes.
+#[derive(Clone, Copy)]
+struct Scale {
+    scale: f32,
+    r: f32,
+}
+
+impl Scale {
+    /// Of values that have none: their codes are 0.
+    const NONE: Self = Self { scale: 1.0, r: 0.0 };
 }
 
 /// One block of `R` neighbouring rows.
@@ -116,10 +158,25 @@ fn finite<S: Simd>(s: S, x: S::F32) -> S::F32 {
     s.max(s.min(x, s.splat(f32::MAX)), s.splat(f32::MIN))
 }
 
+/// A block, made finite.
 #[inline(always)]
-fn halves(x: &[f32; BLOCK_K]) -> (&[f32; LANES], &[f32; LANES]) {
+fn load<S: Simd>(s: S, x: &[f32; BLOCK_K]) -> [S::F32; 2] {
     let [low, high]: &[[f32; LANES]; 2] = bytemuck::cast_ref(x);
-    (low, high)
+    [finite(s, s.load(low)), finite(s, s.load(high))]
+}
+
+/// The largest magnitude.
+#[inline(always)]
+fn largest<S: Simd>(s: S, x: [S::F32; 2]) -> f32 {
+    s.reduce_max(s.max(s.abs(x[0]), s.abs(x[1])))
+}
+
+/// A block whose last values are zeros.
+#[inline(always)]
+fn padded(rest: &[f32]) -> [f32; BLOCK_K] {
+    let mut block = [0.0; BLOCK_K];
+    block[..rest.len()].copy_from_slice(rest);
+    block
 }
 
 /// Rows of quantised activations; a buffer that is used again and again.
@@ -128,6 +185,7 @@ fn halves(x: &[f32; BLOCK_K]) -> (&[f32; LANES], &[f32; LANES]) {
 /// reads is contiguous.
 #[derive(Clone, Debug)]
 pub struct QuantizedRows {
+    scaling: Scaling,
     rows: usize,
     k: usize,
     planes: Planes,
@@ -220,13 +278,18 @@ impl<const P: usize> Buffers<P> {
 }
 
 impl QuantizedRows {
-    /// No rows yet.
+    /// No rows yet, whose blocks will have scales.
     pub fn new(activations: Activations) -> Self {
+        Self::with(activations, Scaling::Block)
+    }
+
+    /// No rows yet.
+    pub fn with(activations: Activations, scaling: Scaling) -> Self {
         let planes = match activations {
             Activations::A8 => Planes::A8(Buffers::default()),
             Activations::A16 => Planes::A16(Buffers::default()),
         };
-        Self { rows: 0, k: 0, planes }
+        Self { scaling, rows: 0, k: 0, planes }
     }
 
     /// The precision.
@@ -235,6 +298,11 @@ impl QuantizedRows {
             Planes::A8(_) => Activations::A8,
             Planes::A16(_) => Activations::A16,
         }
+    }
+
+    /// Which values share a scale.
+    pub fn scaling(&self) -> Scaling {
+        self.scaling
     }
 
     /// Number of rows.
@@ -265,7 +333,7 @@ impl QuantizedRows {
             Planes::A8(buffers) => PlanesMut::A8(buffers.resize(len)),
             Planes::A16(buffers) => PlanesMut::A16(buffers.resize(len)),
         };
-        RowsMut { rows, k, planes }
+        RowsMut { scaling: self.scaling, rows, k, planes }
     }
 
     /// Quantises the rows of `x`, `[rows][k]`.
@@ -278,6 +346,7 @@ impl QuantizedRows {
 /// Rows that are about to be written.
 #[derive(Debug)]
 pub struct RowsMut<'a> {
+    scaling: Scaling,
     rows: usize,
     k: usize,
     planes: PlanesMut<'a>,
@@ -318,7 +387,7 @@ impl<'a> RowsMut<'a> {
                 (PlanesMut::A16(left), PlanesMut::A16(right))
             }
         };
-        let part = |rows, planes| RowsMut { rows, k: self.k, planes };
+        let part = |rows, planes| RowsMut { scaling: self.scaling, rows, k: self.k, planes };
         (part(first, left), part(self.rows - first, right))
     }
 
@@ -330,8 +399,8 @@ impl<'a> RowsMut<'a> {
             return Err(Error::Shape { what: "activations".into(), problem });
         }
         match self.planes {
-            PlanesMut::A8(buffers) => buffers.quantize(s, x, self.k),
-            PlanesMut::A16(buffers) => buffers.quantize(s, x, self.k),
+            PlanesMut::A8(buffers) => buffers.quantize(s, x, self.k, self.scaling),
+            PlanesMut::A16(buffers) => buffers.quantize(s, x, self.k, self.scaling),
         }
         Ok(())
     }
@@ -349,7 +418,7 @@ impl<const P: usize> BuffersMut<'_, P> {
     }
 
     #[inline(always)]
-    fn quantize<S: Simd>(mut self, s: S, x: &[f32], k: usize) {
+    fn quantize<S: Simd>(mut self, s: S, x: &[f32], k: usize, scaling: Scaling) {
         if k == 0 {
             return;
         }
@@ -358,29 +427,46 @@ impl<const P: usize> BuffersMut<'_, P> {
             let rows = x.len() / k;
             let (mut panel, rest) = self.split_at(rows * blocks);
             for (r, x) in x.chunks_exact(k).enumerate() {
-                panel.quantize_row(s, x, r, rows);
+                let scale = of_row::<S, P>(s, x, scaling);
+                panel.quantize_row(s, x, r, rows, scale);
             }
             self = rest;
         }
     }
 
-    /// Writes row `row` of a panel of `rows`.
+    /// Writes row `row` of a panel of `rows`, whose scale is `of_row` where it has one.
     #[inline(always)]
-    fn quantize_row<S: Simd>(&mut self, s: S, x: &[f32], row: usize, rows: usize) {
+    fn quantize_row<S: Simd>(&mut self, s: S, x: &[f32], row: usize, rows: usize, of_row: Option<Scale>) {
         let codes = self.codes[row..].iter_mut().step_by(rows);
         let scales = self.scales[row..].iter_mut().step_by(rows);
         let sums = self.first_sums[row..].iter_mut().zip(&mut self.sums[row..]).step_by(rows);
         let mut places = codes.zip(scales).zip(sums);
         let (whole, rest) = x.as_chunks::<BLOCK_K>();
         for (x, ((codes, scale), (first, sum))) in whole.iter().zip(&mut places) {
-            (*scale, *first, *sum) = codes.quantize(s, x);
+            (*scale, *first, *sum) = codes.quantize(s, x, of_row);
         }
         if let (false, Some(((codes, scale), (first, sum)))) = (rest.is_empty(), places.next()) {
-            let mut padded = [0.0; BLOCK_K];
-            padded[..rest.len()].copy_from_slice(rest);
-            (*scale, *first, *sum) = codes.quantize(s, &padded);
+            (*scale, *first, *sum) = codes.quantize(s, &padded(rest), of_row);
         }
     }
+}
+
+/// The scale of a row, where it has one.
+#[inline(always)]
+fn of_row<S: Simd, const P: usize>(s: S, x: &[f32], scaling: Scaling) -> Option<Scale> {
+    if scaling == Scaling::Block {
+        return None;
+    }
+    let (whole, rest) = x.as_chunks::<BLOCK_K>();
+    let mut most = largest(s, load(s, &padded(rest)));
+    for x in whole {
+        most = most.max(largest(s, load(s, x)));
+    }
+    Some(if scaling == Scaling::Strict {
+        RowCodes::<P>::strict_scale(most)
+    } else {
+        RowCodes::<P>::scale(most)
+    })
 }
 
 #[cfg(test)]
@@ -410,14 +496,17 @@ mod tests {
 
     #[test]
     fn every_row_is_found_in_its_panel_whole_or_written_in_parts() {
-        for (activations, rows, k) in [Activations::A8, Activations::A16]
+        let shapes = || [1, 15, 16, 17, 40].into_iter().flat_map(|rows| [31, 64, 95].map(|k| (rows, k)));
+        let scalings = [Scaling::Block, Scaling::Row, Scaling::Strict];
+        for ((activations, scaling), (rows, k)) in Activations::ALL
             .into_iter()
-            .flat_map(|act| [1, 15, 16, 17, 40].map(|rows| [31, 64].map(|k| (act, rows, k))).concat())
+            .flat_map(|act| scalings.map(|scaling| (act, scaling)))
+            .flat_map(|modes| shapes().map(move |shape| (modes, shape)))
         {
             let x: Vec<f32> = (0..rows * k).map(|i| (i * 7919 % 1009) as f32 - 500.0).collect();
-            let mut whole = QuantizedRows::new(activations);
+            let mut whole = QuantizedRows::with(activations, scaling);
             whole.quantize(Scalar, &x, k).expect("sized to fit");
-            let mut parts = QuantizedRows::new(activations);
+            let mut parts = QuantizedRows::with(activations, scaling);
             let (mut rest, mut values) = (parts.resize(rows, k), x.as_slice());
             while rest.rows() > 0 {
                 let (part, others) = rest.split_at(1);
@@ -426,7 +515,7 @@ mod tests {
                 (rest, values) = (others, of_others);
             }
             for (row, x) in x.chunks(k).enumerate() {
-                let expected: Vec<_> = reference::quantize(x, activations)
+                let expected: Vec<_> = reference::quantize(x, activations, scaling)
                     .into_iter()
                     .map(|mut block| {
                         block.codes.resize(BLOCK_K, 0);

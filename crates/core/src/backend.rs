@@ -132,6 +132,10 @@ pub trait Backend {
     fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
     /// Takes a rotary table.
     fn rope(&self, table: RopeTable) -> Result<Self::Rope>;
+    /// Whether rows of activations that have one scale, as formats with a scale a row ask for, have a power of two from now
+    /// on ([`Scaling::Strict`](crate::activation::Scaling::Strict)): then products are the same bits on every device that
+    /// multiplies integers.
+    fn set_strict(&mut self, strict: bool);
     /// An empty tensor.
     fn tensor(&self) -> Self::Tensor;
     /// Room for `capacity` positions of one layer.

@@ -149,6 +149,8 @@ impl Backend for Oracle {
         Ok(table)
     }
 
+    fn set_strict(&mut self, _: bool) {}
+
     fn tensor(&self) -> Tensor {
         Tensor::default()
     }

@@ -16,6 +16,8 @@ const SCALE: [u8; 2] = 0x1c00_u16.to_le_bytes();
 /// The same in scales of bytes, whose halves they are.
 const E8M0_SCALE: [u8; 1] = [120];
 const E4M3_SCALE: [u8; 1] = [4];
+/// The same number as f32, the scale of a row.
+const CHANNEL_SCALE: [u8; 4] = 0x3b80_0000_u32.to_le_bytes();
 /// A mask that leaves no float of any format beyond 1.
 const SMALL: u8 = 0x3b;
 
@@ -58,13 +60,15 @@ impl<F: Fn(&str) -> Format> Synthetic<F> {
         let scale_of = |form| -> &[u8] {
             match form {
                 _ if codes.is_empty() => &[],
-                ScaleForm::Super | ScaleForm::SuperMin => &[1],
+                ScaleForm::Super | ScaleForm::SuperMin | ScaleForm::Progressive => &[1],
+                ScaleForm::Channel => &CHANNEL_SCALE,
                 ScaleForm::E8m0 => &E8M0_SCALE,
                 ScaleForm::E4m3 => &E4M3_SCALE,
                 _ => &SCALE,
             }
         };
         let (scales, scale) = (scale_of(format.spec().scale), scale_of(ScaleForm::F16));
+        let channels = scale_of(ScaleForm::Channel);
         let plane = |len, pattern| plane(name, len, pattern);
         let planes = [
             plane(size.w, &codes)?,
@@ -72,6 +76,7 @@ impl<F: Fn(&str) -> Format> Synthetic<F> {
             plane(size.s, scales)?,
             plane(size.m, scales)?,
             plane(size.d, scale)?,
+            plane(size.c, channels)?,
         ];
         PackedMatrix::new(name, format, n, k, planes)
     }

@@ -108,6 +108,10 @@ impl<B: Backend> Backend for Timed<B> {
         self.inner.rope(table)
     }
 
+    fn set_strict(&mut self, strict: bool) {
+        self.inner.set_strict(strict);
+    }
+
     fn tensor(&self) -> B::Tensor {
         self.inner.tensor()
     }

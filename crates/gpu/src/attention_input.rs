@@ -25,7 +25,7 @@ impl<E: Executor> Inner<E> {
         queries: &mut Tensor,
     ) -> Result<()> {
         let formats = matrices.map(|matrix| matrix.format);
-        let x = self.normalise(x, 0..x.rows, norm, self.kernels.forms(&formats))?;
+        let x = self.normalise(x, 0..x.rows, norm, &formats)?;
         for matrix in matrices {
             fits(&x, matrix)?;
         }
@@ -70,7 +70,8 @@ impl<E: Executor> Inner<E> {
     fn qkv(&mut self, x: &Rows, tile: Tile, matrices: [&Matrix; 3]) -> Result<()> {
         let [q, k, v] = matrices;
         let starts = [0, q.n, q.n + k.n];
-        let Self { kernels, device, plan, qkv: out, .. } = self;
+        let kernels = self.kernels.of(&matrices.map(|matrix| matrix.format));
+        let Self { device, plan, qkv: out, .. } = self;
         out.resize(device, x.rows, q.n + k.n + v.n)?;
         if let (Some(a), Some(b), Some(c)) = (q.whole(), k.whole(), v.whole()) {
             let words = [q.words(a, starts[0]), k.words(b, starts[1]), v.words(c, starts[2])];
@@ -80,7 +81,7 @@ impl<E: Executor> Inner<E> {
             return Ok(());
         }
         for (matrix, at) in matrices.into_iter().zip(starts) {
-            plan.linear(*kernels, x, matrix, out, at, false)?;
+            plan.linear(kernels, x, matrix, out, at, false)?;
         }
         Ok(())
     }

@@ -21,6 +21,8 @@ pub struct GpuBackend<E> {
 
 pub(crate) struct Inner<E> {
     pub kernels: Kernels,
+    /// Whether the scales of rows that have one are powers of two.
+    pub strict: bool,
     pub device: Device<E>,
     /// What has been asked for and not yet run.
     pub plan: Plan,
@@ -58,6 +60,7 @@ impl<E: Executor> GpuBackend<E> {
         let (codes, parts) = (Scratch::default(), Scratch::default());
         let inner = Inner {
             kernels,
+            strict: false,
             device,
             plan,
             pos: 0,
@@ -134,7 +137,7 @@ impl<E: Executor> Inner<E> {
         norm: Norm<'_, Vector>,
         output: &Matrix,
     ) -> Result<BufferId> {
-        let x = self.normalise(x, rows.clone(), norm, self.kernels.forms(&[output.format]))?;
+        let x = self.normalise(x, rows.clone(), norm, &[output.format])?;
         let to = self.logits.resize(&mut self.device, rows.len(), output.n)?;
         self.plan.linear(self.kernels, &x, output, &self.logits, 0, false)?;
         Ok(to)
@@ -186,6 +189,10 @@ impl<E: Executor> Backend for GpuBackend<E> {
         cos.extend(sin);
         let Vector { buffer, .. } = self.vector(cos)?;
         Ok(Rope { buffer, head_dim, positions, style })
+    }
+
+    fn set_strict(&mut self, strict: bool) {
+        self.inner.get_mut().strict = strict;
     }
 
     fn tensor(&self) -> Tensor {
@@ -276,7 +283,7 @@ impl<E: Executor> Backend for GpuBackend<E> {
             return shape("linear", format!("{} x {} plus {} x {}", x.rows, x.width, y.rows, matrix.n));
         }
         let inner = self.inner.get_mut();
-        let y = inner.rows_of(y, inner.kernels.forms(&[matrix.format]))?;
+        let y = inner.rows_of(y, &[matrix.format])?;
         inner.plan.linear(inner.kernels, &y, matrix, x, 0, true)
     }
 

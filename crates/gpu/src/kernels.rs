@@ -14,7 +14,8 @@ pub enum Products {
     #[default]
     Float,
     /// Activations become signed bytes with a scale every 32, as the CPU's
-    /// [`A8`](lowbit_core::activation::Activations::A8) has them; the sums over 32 are integers.
+    /// [`A8`](lowbit_core::activation::Activations::A8) has them; the sums over 32 are integers. So are, of formats with one
+    /// scale a row, those over all, and the codes have one scale a row.
     Dot4,
 }
 
@@ -121,12 +122,32 @@ impl Kernels {
     pub(crate) fn forms(self, formats: &[Format]) -> Forms {
         self.products.forms(formats)
     }
+
+    /// The variants of an op with matrices of these formats.
+    pub(crate) fn of(self, formats: &[Format]) -> Self {
+        Self { products: self.products.of(formats), ..self }
+    }
+
+    /// Whether the codes that products with these formats read, if they do, have one scale a row.
+    pub(crate) fn scales_rows(self, formats: &[Format]) -> bool {
+        self.forms(formats).codes && formats.iter().any(|format| format.spec().scale.is_channel())
+    }
 }
 
 impl Products {
+    /// How an op with matrices of these formats is computed: on floats where codes would be needed of two kinds, with a scale
+    /// a block and with one a row.
+    pub(crate) fn of(self, formats: &[Format]) -> Self {
+        let coded = || formats.iter().map(|format| format.spec()).filter(|spec| spec.codes != Codes::Float);
+        let (any, all) =
+            (coded().any(|spec| spec.scale.is_channel()), coded().all(|spec| spec.scale.is_channel()));
+        if any && !all { Self::Float } else { self }
+    }
+
     /// What products with these formats read.
     pub(crate) fn forms(self, formats: &[Format]) -> Forms {
-        let codes = |format: &Format| self == Self::Dot4 && format.spec().codes != Codes::Float;
+        let products = self.of(formats);
+        let codes = |format: &Format| products == Self::Dot4 && format.spec().codes != Codes::Float;
         Forms { floats: !formats.iter().all(codes), codes: formats.iter().any(codes) }
     }
 }
@@ -155,7 +176,7 @@ impl fmt::Display for Kernels {
 pub struct Forms {
     /// Floats.
     pub floats: bool,
-    /// Signed bytes with a scale every 32.
+    /// Signed bytes with a scale every 32, or one a row.
     pub codes: bool,
 }
 
@@ -165,6 +186,7 @@ impl Forms {
         Self { floats: false, codes: true },
         Self { floats: true, codes: true },
     ];
+    pub(crate) const FLOATS: Self = Self { floats: true, codes: false };
     pub(crate) const CODES: Self = Self { floats: false, codes: true };
 
     /// What names of shaders that write these forms end with.

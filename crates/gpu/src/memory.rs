@@ -49,7 +49,7 @@ pub(crate) struct Part {
     pub buffer: BufferId,
     pub first_tile: usize,
     pub tiles: usize,
-    /// Where the planes W, X, S, M and D begin, in words.
+    /// Where the planes W, X, S, M, D and C begin, in words.
     pub planes: [u32; PLANES],
     pub bytes: u64,
 }
@@ -97,9 +97,9 @@ impl Matrix {
 
     /// What shaders read of a part whose columns go to column `at` of a row of the output and those after it.
     pub(crate) fn words(&self, part: &Part, at: usize) -> [u32; MATRIX_WORDS] {
-        let [w, x, s, m, d] = part.planes;
+        let [w, x, s, m, d, c] = part.planes;
         let [tiles, n, at, first] = [part.tiles, self.n, at, part.first_tile].map(|n| n as u32);
-        [w, x, s, m, d, tiles, n, at, first, 0, 0, 0]
+        [w, x, s, m, d, tiles, n, at, first, c, 0, 0]
     }
 }
 

@@ -10,14 +10,44 @@ use crate::plan::{BufferId, Cost, Dispatch, Plan};
 use crate::shader::{Shader, Tile};
 use lowbit_core::Result;
 use lowbit_core::backend::{Gate, Norm};
-use lowbit_core::format::{BLOCK_K, TILE_N};
+use lowbit_core::format::{BLOCK_K, Format, TILE_N};
 
 /// Columns that a workgroup quantises.
 const QUANTIZED_COLUMNS: usize = 256;
 
 impl<E: Executor> Inner<E> {
-    /// `norm(x)` for some rows of `x`, in the forms asked for.
+    /// `norm(x)` for some rows of `x`, in the forms that products with these formats read.
     pub(crate) fn normalise(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        norm: Norm<'_, Vector>,
+        formats: &[Format],
+    ) -> Result<Rows> {
+        let forms = self.kernels.forms(formats);
+        if !self.kernels.scales_rows(formats) {
+            return self.normalise_to(x, rows, norm, forms);
+        }
+        let normed = self.normalise_to(x, rows, norm, Forms::FLOATS)?;
+        Ok(self.with_row_codes(normed)?.only(forms))
+    }
+
+    /// The rows, of which there are floats, with codes that have one scale a row.
+    fn with_row_codes(&mut self, mut rows: Rows) -> Result<Rows> {
+        let bytes = Rows::coded_bytes(rows.rows, rows.width);
+        let floats: Vec<_> = rows.buffers().collect();
+        let codes = self.codes.reserve(&mut self.device, bytes)?;
+        rows.codes = Some(codes);
+        let cost = Cost { others: rows.bytes(), ..Cost::default() };
+        let params = [rows.width.next_multiple_of(BLOCK_K) as u32, 0, 0, 0];
+        let buffers: Vec<_> = floats.into_iter().chain([codes]).collect();
+        let shader = Shader::QuantizeRows { strict: self.strict };
+        self.plan.push(shader, &params, &buffers, [rows.rows, 1], cost);
+        Ok(rows)
+    }
+
+    /// `norm(x)` for some rows of `x`, in the forms asked for; codes have a scale every 32.
+    fn normalise_to(
         &mut self,
         x: &Tensor,
         rows: Range<usize>,
@@ -46,10 +76,14 @@ impl<E: Executor> Inner<E> {
         Ok(normed)
     }
 
-    /// The rows of `x` in the forms asked for.
-    pub(crate) fn rows_of(&mut self, x: &Tensor, forms: Forms) -> Result<Rows> {
+    /// The rows of `x` in the forms that products with these formats read.
+    pub(crate) fn rows_of(&mut self, x: &Tensor, formats: &[Format]) -> Result<Rows> {
+        let forms = self.kernels.forms(formats);
         let mut rows = Rows { rows: x.rows, width: x.width, floats: Some(x.buffer()?), codes: None };
         let coded = self.coded.take();
+        if self.kernels.scales_rows(formats) {
+            return Ok(self.with_row_codes(rows)?.only(forms));
+        }
         if forms.codes {
             let codes = self.codes.reserve(&mut self.device, Rows::coded_bytes(x.rows, x.width))?;
             rows.codes = Some(codes);
@@ -74,7 +108,7 @@ impl<E: Executor> Inner<E> {
         out: &mut Tensor,
     ) -> Result<()> {
         let formats = [gate.format, up.format];
-        let x = self.normalise(x, 0..x.rows, norm, self.kernels.forms(&formats))?;
+        let x = self.normalise(x, 0..x.rows, norm, &formats)?;
         fits(&x, gate)?;
         fits(&x, up)?;
         out.resize(&mut self.device, x.rows, gate.n)?;

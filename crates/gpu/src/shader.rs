@@ -24,6 +24,11 @@ pub enum Shader {
     },
     /// Rows as signed bytes.
     Quantize,
+    /// Rows as signed bytes with one scale each.
+    QuantizeRows {
+        /// Whether scales are powers of two.
+        strict: bool,
+    },
     /// A product with one matrix.
     Linear {
         /// The matrix's format.
@@ -96,7 +101,7 @@ impl Tile {
             few
         };
         let extensions = kernels.extensions.only(Self::used(rows, formats));
-        Self { products: kernels.products, rows, extensions }
+        Self { products: kernels.products.of(formats), rows, extensions }
     }
 
     /// All tiles.
@@ -150,6 +155,7 @@ impl Shader {
     /// Every shader, with some mixtures of formats for those that take several matrices.
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Quantize, Self::RopeAppend];
+        all.extend([false, true].map(|strict| Self::QuantizeRows { strict }));
         all.extend(AttentionTile::all().map(Self::Attention));
         all.extend(Forms::ALL.map(Self::AttentionMerge));
         for extensions in [Extensions::NONE, Extensions { subgroups: true, ..Extensions::NONE }] {
@@ -178,7 +184,11 @@ impl Shader {
                 all.extend(qkv([format; 3]));
             }
         }
-        let mixtures = [[Format::Q4m, Format::Q5, Format::F16], [Format::Q8, Format::Q4, Format::Q4m]];
+        let mixtures = [
+            [Format::Q4m, Format::Q5, Format::F16],
+            [Format::Q8, Format::Q4, Format::Q4m],
+            [Format::P4, Format::C8, Format::C4],
+        ];
         for mixture in mixtures.into_iter().filter(|mixture| tile.takes(mixture)) {
             all.extend(gated([mixture[0], mixture[2]]));
             all.extend(qkv(mixture));
@@ -208,6 +218,11 @@ impl Shader {
             Self::Quantize => {
                 text.push_str(wgsl!("ops/quantize"));
                 store(&mut text, Forms::CODES, 2);
+            }
+            Self::QuantizeRows { strict } => {
+                let _ = writeln!(text, "const STRICT: bool = {strict};");
+                text.push_str(wgsl!("ops/quantize_rows"));
+                codes(&mut text, 2);
             }
             Self::Linear { format, tile, add } => {
                 let output = if add { Output::Added } else { Output::Written };
@@ -290,6 +305,9 @@ impl fmt::Display for Shader {
             Self::Embed(format) => write!(f, "embed {}", name(format)),
             Self::RmsNorm { forms, extensions } => write!(f, "rms_norm{}{extensions}", forms.suffix()),
             Self::Quantize => f.write_str("quantize"),
+            Self::QuantizeRows { strict } => {
+                write!(f, "quantize rows{}", if *strict { " strictly" } else { "" })
+            }
             Self::Linear { format, tile, add } => {
                 write!(f, "linear{} {} {tile}", if *add { "_add" } else { "" }, name(format))
             }
@@ -327,11 +345,17 @@ fn store(text: &mut String, forms: Forms, mut binding: u32) {
         binding += 1;
     }
     if forms.codes {
-        let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read_write> q: array<u32>;");
+        codes(text, binding);
         text.push_str(wgsl!("lib/store_codes"));
         calls.push_str("  store_codes(row, i, v, lane);\n");
     }
     let _ = writeln!(text, "fn store(row: u32, i: u32, v: vec4<f32>, lane: u32) {{\n{calls}}}");
+}
+
+/// The binding `q` that codes are written to, and how.
+fn codes(text: &mut String, binding: u32) {
+    let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read_write> q: array<u32>;");
+    text.push_str(wgsl!("lib/codes"));
 }
 
 /// How sums over a workgroup are made, and its entry point.
@@ -397,10 +421,13 @@ fn products(text: &mut String, formats: &[Format], tile: Tile, output: Output) {
     }
     for (binding, (name, format)) in (first..).zip(["a", "b", "c"].into_iter().zip(formats)) {
         weights(text, name, *format, binding);
+        let is_channel = format.spec().scale.is_channel();
         let product = match (tile.products.forms(&[*format]).codes, tile.is_gemm()) {
             (false, false) => wgsl!("lib/gemv_float"),
+            (true, false) if is_channel => wgsl!("lib/gemv_channel"),
             (true, false) => wgsl!("lib/gemv_dot4"),
             (false, true) => wgsl!("lib/gemm_float"),
+            (true, true) if is_channel => wgsl!("lib/gemm_channel"),
             (true, true) => wgsl!("lib/gemm_dot4"),
         };
         text.push_str(&product.replace('$', name));
@@ -429,6 +456,7 @@ fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
         ScaleForm::Super | ScaleForm::SuperMin => wgsl!("lib/scale_super"),
         ScaleForm::E8m0 => wgsl!("lib/scale_e8m0"),
         ScaleForm::E4m3 => wgsl!("lib/scale_e4m3"),
+        ScaleForm::Channel | ScaleForm::Progressive => wgsl!("lib/scale_channel"),
     };
     let bytes_of_scale = if spec.scale.bytes() == 1 { wgsl!("lib/scale_bytes") } else { "" };
     let mins = match spec.scale {
@@ -442,6 +470,7 @@ fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
     let word = if format == Format::F16 { "Halves" } else { "u32" };
     let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<{word}>;");
     let _ = writeln!(text, "const {name}_OFFSET: f32 = {}.0;", spec.offset);
+    let _ = writeln!(text, "const {name}_STEPS: bool = {};", spec.scale == ScaleForm::Progressive);
     for (of, value) in
         [("LOW", low), ("HIGH", high), ("GROUPS", groups), ("BLOCKS", blocks), ("PARTS", parts)]
     {

@@ -24,7 +24,7 @@ fn unit(format: Format, n: usize) -> PackedMatrix {
         let mut plane = vec![0f32; n * n];
         (0..n).for_each(|i| plane[at(i)] = 1.0);
         let w = Bytes::copy_of(&plane.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
-        return PackedMatrix::new("unit", format, n, n, [w, none(), none(), none(), none()]).unwrap();
+        return PackedMatrix::new("unit", format, n, n, [w, none(), none(), none(), none(), none()]).unwrap();
     }
     let mut plane = vec![0; n * n];
     (0..n).for_each(|i| plane[(i / 16 * blocks + i / 32) * 512 + i % 32 / 4 * 64 + i % 16 * 4 + i % 4] = 1);
@@ -35,7 +35,7 @@ fn unit(format: Format, n: usize) -> PackedMatrix {
         Format::Q8,
         n,
         n,
-        [Bytes::copy_of(&plane), none(), Bytes::copy_of(&scales), none(), none()],
+        [Bytes::copy_of(&plane), none(), Bytes::copy_of(&scales), none(), none(), none()],
     )
     .unwrap()
 }

@@ -9,13 +9,13 @@ use std::task::Poll;
 
 use super::rows::{self, RowQueue};
 use super::{AttentionShape, Backend, Gate, Heads, Norm, RopeTable};
-use crate::activation::{Activations, QuantizedRows};
+use crate::activation::{Activations, QuantizedRows, Scaling};
 use crate::candidates::{self, Candidate};
 use crate::kernels::attention::{self, Attention, Kv};
-use crate::kernels::matmul::{Output, Rows, Write, gated_tiles, matmul_tiles, takes_quantized};
+use crate::kernels::matmul::{Output, Rows, Write, gated_tiles, matmul_tiles, scaling};
 use crate::parallel::{Parts, Team};
 use crate::simd::Isa;
-use crate::{Error, PackedMatrix, Result};
+use crate::{Error, Format, PackedMatrix, Result};
 
 /// The CPU backend.
 pub struct CpuBackend {
@@ -24,7 +24,7 @@ pub struct CpuBackend {
     team: Team,
     /// Normalised rows.
     normed: Vec<f32>,
-    quantized: QuantizedRows,
+    quantized: Quantized,
     keys: Vec<f32>,
     values: Vec<f32>,
     /// A product that is yet to be normalised.
@@ -35,6 +35,30 @@ pub struct CpuBackend {
     results: Vec<f32>,
     /// One a thread.
     scratch: Vec<Mutex<attention::Scratch>>,
+}
+
+/// Quantised rows, for matrices of either kind.
+struct Quantized {
+    /// A scale a block.
+    blocks: QuantizedRows,
+    /// A scale a row.
+    rows: QuantizedRows,
+}
+
+impl Quantized {
+    fn new(activations: Activations, of_rows: Scaling) -> Self {
+        let with = |scaling| QuantizedRows::with(activations, scaling);
+        Self { blocks: with(Scaling::Block), rows: with(of_rows) }
+    }
+
+    /// The rows that matrices of a format read.
+    fn of(&self, format: Format) -> Option<&QuantizedRows> {
+        [&self.blocks, &self.rows].into_iter().find(|rows| self.is_read(rows.scaling(), format))
+    }
+
+    fn is_read(&self, of_rows: Scaling, format: Format) -> bool {
+        scaling(format, self.rows.scaling() == Scaling::Strict) == Some(of_rows)
+    }
 }
 
 /// Activations `[rows][width]`.
@@ -73,7 +97,7 @@ impl CpuBackend {
             scratch: (0..team.threads()).map(|_| Mutex::default()).collect(),
             team,
             normed: Vec::new(),
-            quantized: QuantizedRows::new(activations),
+            quantized: Quantized::new(activations, Scaling::Row),
             keys: Vec::new(),
             values: Vec::new(),
             product: Vec::new(),
@@ -113,12 +137,18 @@ impl CpuBackend {
         if let Some(norm) = norm {
             check_norm(norm, width)?;
         }
-        let codes = matrices.iter().any(|matrix| takes_quantized(matrix.format));
+        let rows = x.len() / width.max(1);
+        let Self { quantized, .. } = self;
+        let wanted = |of: Scaling| matrices.iter().any(|matrix| quantized.is_read(of, matrix.format));
+        let wanted = [quantized.blocks.scaling(), quantized.rows.scaling()].map(wanted);
         if norm.is_some() {
             self.normed.resize(x.len(), 0.0);
         }
         let normed = if norm.is_some() { &mut self.normed[..x.len()] } else { &mut [] };
-        let quantized = codes.then(|| self.quantized.resize(x.len() / width.max(1), width));
+        let Quantized { blocks, rows: of_rows } = &mut self.quantized;
+        let [for_blocks, for_rows] = wanted;
+        let quantized =
+            [for_blocks.then(|| blocks.resize(rows, width)), for_rows.then(|| of_rows.resize(rows, width))];
         let queue = RowQueue::new(x, width, norm, normed, quantized);
         rows::prepare(&self.team, self.isa, queue)
     }
@@ -127,17 +157,13 @@ impl CpuBackend {
 /// The prepared rows, in the form that a matrix reads.
 #[derive(Clone, Copy)]
 struct Prepared<'a> {
-    quantized: &'a QuantizedRows,
+    quantized: &'a Quantized,
     floats: &'a [f32],
 }
 
 impl<'a> Prepared<'a> {
     fn for_matrix(self, matrix: &PackedMatrix) -> Rows<'a> {
-        if takes_quantized(matrix.format) {
-            Rows::Quantized(self.quantized)
-        } else {
-            Rows::Float(self.floats)
-        }
+        self.quantized.of(matrix.format).map_or(Rows::Float(self.floats), Rows::Quantized)
     }
 }
 
@@ -179,6 +205,11 @@ impl Backend for CpuBackend {
     fn rope(&self, table: RopeTable) -> Result<RopeTable> {
         table.check()?;
         Ok(table)
+    }
+
+    fn set_strict(&mut self, strict: bool) {
+        let scaling = if strict { Scaling::Strict } else { Scaling::Row };
+        self.quantized = Quantized::new(self.activations, scaling);
     }
 
     fn tensor(&self) -> Tensor {

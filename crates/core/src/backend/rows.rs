@@ -29,7 +29,7 @@ struct Part<'a> {
     x: &'a [f32],
     /// As `x`, when rows are normalised, else empty.
     normed: &'a mut [f32],
-    quantized: Option<RowsMut<'a>>,
+    quantized: [Option<RowsMut<'a>>; 2],
 }
 
 impl<'a> RowQueue<'a> {
@@ -38,7 +38,7 @@ impl<'a> RowQueue<'a> {
         width: usize,
         norm: Option<Norm<'a, Vec<f32>>>,
         normed: &'a mut [f32],
-        quantized: Option<RowsMut<'a>>,
+        quantized: [Option<RowsMut<'a>>; 2],
     ) -> Self {
         Self { width, norm, rest: Part { x, normed, quantized } }
     }
@@ -52,14 +52,14 @@ impl<'a> RowQueue<'a> {
         let (x, x_rest) = self.rest.x.split_at(count * self.width);
         let normed = std::mem::take(&mut self.rest.normed);
         let (normed, normed_rest) = normed.split_at_mut(normed.len().min(count * self.width));
-        let (quantized, quantized_rest) = match self.rest.quantized.take() {
-            Some(quantized) => {
-                let (first, rest) = quantized.split_at(panels);
-                (Some(first), Some(rest))
+        let mut quantized = [None, None];
+        for (quantized, rest) in quantized.iter_mut().zip(&mut self.rest.quantized) {
+            if let Some(rows) = rest.take() {
+                let (first, others) = rows.split_at(panels);
+                (*quantized, *rest) = (Some(first), Some(others));
             }
-            None => (None, None),
-        };
-        self.rest = Part { x: x_rest, normed: normed_rest, quantized: quantized_rest };
+        }
+        (self.rest.x, self.rest.normed) = (x_rest, normed_rest);
         Some(Part { x, normed, quantized })
     }
 }
@@ -67,7 +67,7 @@ impl<'a> RowQueue<'a> {
 /// Normalises and quantises all rows.
 pub(super) fn prepare(team: &Team, isa: Isa, mut queue: RowQueue<'_>) -> Result<()> {
     let (width, norm) = (queue.width, queue.norm);
-    if norm.is_none() && queue.rest.quantized.is_none() {
+    if norm.is_none() && queue.rest.quantized.iter().all(Option::is_none) {
         return Ok(());
     }
     if queue.rest.x.len() <= ALONE {
@@ -108,7 +108,7 @@ impl Kernel for Prepare<'_> {
             prepared = normed;
         }
         // No closure: it may be compiled without the ISA's instructions.
-        if let Some(rows) = quantized {
+        for rows in quantized.into_iter().flatten() {
             rows.quantize(s, prepared)?;
         }
         Ok(())

@@ -37,7 +37,7 @@ fn table() -> RopeTable {
     RopeTable { style: RopeStyle::Interleaved, head_dim: SHAPE.head_dim, cos, sin }
 }
 
-/// One layer with a matrix of every kind, the embedding being the output matrix too.
+/// One layer with a matrix of every kind, which read rows in three forms, the embedding being the output matrix too.
 #[derive(Clone)]
 struct Layer {
     /// Whether it is one of Gemma 3: with a window, a scaled embedding, and norms of heads and after products.
@@ -60,11 +60,11 @@ impl Layer {
             is_gemma: false,
             embedding: matrix(Q8, VOCAB, WIDTH, 1),
             qkv: [
-                matrix(Q4, WIDTH, WIDTH, 2),
+                matrix(P4, WIDTH, WIDTH, 2),
                 matrix(Q8, KV_WIDTH, WIDTH, 3),
                 matrix(F32, KV_WIDTH, WIDTH, 4),
             ],
-            attention_output: matrix(Q4, WIDTH, WIDTH, 5),
+            attention_output: matrix(C4, WIDTH, WIDTH, 5),
             gate_up: [matrix(Q4, FFN, WIDTH, 6), matrix(F32, FFN, WIDTH, 7)],
             down: matrix(Q4, WIDTH, FFN, 8),
             norms: [9, 10, 11, 12, 13].map(|seed| random(WIDTH, seed, 2.0)),

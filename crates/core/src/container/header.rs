@@ -82,7 +82,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The manifest's entry and the planes `W`, `X`, `S`, `M`, `D` of a matrix, as ranges of the data region.
+    /// The manifest's entry and the planes `W`, `X`, `S`, `M`, `D`, `C` of a matrix, as ranges of the data region.
     pub fn matrix(&self, name: &str) -> Option<(&MatrixEntry, &[Range<usize>; PLANES])> {
         Some((self.manifest.matrices.get(name)?, self.matrices.get(name)?))
     }
@@ -138,12 +138,9 @@ impl Header {
         let mut planes = HashSet::new();
         for (name, entry) in &self.manifest.matrices {
             let fail = |problem: String| Error::malformed(file, format!("matrix {name}"), problem);
-            let (of, multiple) = (entry.format.spec().name, entry.format.k_multiple());
-            if !entry.k.is_multiple_of(multiple) {
-                return Err(fail(format!(
-                    "its rows have {} weights, those of {of} are multiples of {multiple}; pack the model again",
-                    entry.k
-                )));
+            let of = entry.format.spec().name;
+            if let Some(problem) = entry.format.refuses(entry.k) {
+                return Err(fail(format!("{problem}; pack the model again")));
             }
             let sizes = entry
                 .format

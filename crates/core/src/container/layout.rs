@@ -50,7 +50,7 @@ impl Item {
 /// Where an item is in the data region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// First bytes of the planes `W`, `X`, `S`, `M`, `D`; meaningless for planes that the format lacks.
+    /// First bytes of the planes `W`, `X`, `S`, `M`, `D`, `C`; meaningless for planes that the format lacks.
     Planes([usize; PLANES]),
     /// First byte of a vector or document.
     Flat(usize),

@@ -1,7 +1,7 @@
 //! The scalar meaning of the planes: which bits hold which weight, and its value.
 
 use super::codebook::{E4M3_MAX, E8M0_MAX, e4m3, e8m0};
-use super::{BLOCK_K, Codes, Format, PLANES, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
+use super::{BLOCK_K, Codes, Format, MAX_STEP, PLANES, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
 use crate::buffer::Bytes;
 use crate::{Error, Result};
 
@@ -28,16 +28,17 @@ impl PackedMatrix {
     /// A matrix over planes that may be longer than needed (artifacts pad them to 256 bytes); they are cut to size.
     ///
     /// # Errors
-    /// When a size overflows, a plane is too short, or a scale or min is not finite. `name` is quoted in the message.
+    /// When a size overflows, a plane is too short, or a scale or min is not finite or out of its range. `name` is quoted in
+    /// the message.
     pub fn new(name: &str, format: Format, n: usize, k: usize, planes: [Bytes; PLANES]) -> Result<Self> {
         let shape = |problem: String| Error::Shape { what: name.to_owned(), problem };
         if n == 0 || k == 0 {
             return Err(shape(format!("the matrix is {n} x {k}; both sides must be above 0")));
         }
-        let (of, multiple) = (format.spec().name, format.k_multiple());
-        if !k.is_multiple_of(multiple) {
-            return Err(shape(format!("rows of {k} weights; those of {of} are multiples of {multiple}")));
+        if let Some(problem) = format.refuses(k) {
+            return Err(shape(problem));
         }
+        let of = format.spec().name;
         let sizes = format
             .plane_sizes(n, k)
             .ok_or_else(|| shape(format!("{n} x {k} overflows the address space")))?;
@@ -50,11 +51,12 @@ impl PackedMatrix {
                 ))
             })?;
         }
-        let [w, x, s, m, d] = planes;
+        let [w, x, s, m, d, c] = planes;
         let (halves, of_byte) = match format.spec().scale {
-            ScaleForm::None => (&[][..], u8::MAX),
+            ScaleForm::None | ScaleForm::Channel => (&[][..], u8::MAX),
             ScaleForm::F16 | ScaleForm::F16Min => (&[(&s, "S"), (&m, "M")][..], u8::MAX),
             ScaleForm::Super | ScaleForm::SuperMin => (&[(&d, "D")][..], u8::MAX),
+            ScaleForm::Progressive => (&[][..], MAX_STEP),
             ScaleForm::E8m0 => (&[][..], E8M0_MAX),
             ScaleForm::E4m3 => (&[][..], E4M3_MAX),
         };
@@ -72,12 +74,18 @@ impl PackedMatrix {
                 s[i]
             )));
         }
-        Ok(Self { format, n, k, w, x, s, m, d })
+        if let Some(i) = (0..c.len() / 4).find(|i| !f32_at(&c, *i).is_finite()) {
+            let value = f32_at(&c, i);
+            return Err(shape(format!(
+                "plane C, element {i} is {value}; scales must be finite, the file is damaged"
+            )));
+        }
+        Ok(Self { format, n, k, w, x, s, m, d, c })
     }
 
-    /// The planes in order: W, X, S, M, D.
+    /// The planes in order: W, X, S, M, D, C.
     pub fn planes(&self) -> [&Bytes; PLANES] {
-        [&self.w, &self.x, &self.s, &self.m, &self.d]
+        [&self.w, &self.x, &self.s, &self.m, &self.d, &self.c]
     }
 
     /// Blocks along `k`.
@@ -118,7 +126,7 @@ impl PackedMatrix {
             *out = match self.format {
                 Format::F16 => f16_at(&self.w, i),
                 Format::Bf16 => f32::from_bits(u32::from(u16_at(&self.w, i)) << 16),
-                _ => f32::from_bits(u32_at(&self.w, i)),
+                _ => f32_at(&self.w, i),
             };
         }
     }
@@ -138,11 +146,19 @@ impl PackedMatrix {
                 }
             };
             let (scale, min) = self.scale(block * BLOCK_K + k, lane);
-            let value = scale * spec.value(code) as f32;
+            let value = scale * (self.step(block, lane) * spec.value(code)) as f32;
             *out = match min {
                 Some(min) => value + min,
                 None => value,
             };
+        }
+    }
+
+    /// The integer that the codes of a block are multiplied with before they are scaled.
+    fn step(&self, block: usize, lane: usize) -> i32 {
+        match self.format.spec().scale {
+            ScaleForm::Progressive => i32::from(self.s[block * TILE_N + lane]),
+            _ => 1,
         }
     }
 
@@ -161,12 +177,15 @@ impl PackedMatrix {
             ScaleForm::SuperMin => (of_super(0) * sub(&self.s), Some(of_super(1) * sub(&self.m))),
             ScaleForm::E8m0 => (e8m0(self.s[at]), None),
             ScaleForm::E4m3 => (e4m3(self.s[at]), None),
+            ScaleForm::Channel | ScaleForm::Progressive => {
+                (f32_at(&self.c, k / BLOCK_K / self.blocks() * TILE_N + lane), None)
+            }
         }
     }
 }
 
 /// What the names of planes in artifacts end with.
-pub(crate) const PLANE_NAMES: [&str; PLANES] = ["W", "X", "S", "M", "D"];
+pub(crate) const PLANE_NAMES: [&str; PLANES] = ["W", "X", "S", "M", "D", "C"];
 
 /// The field of code `k` of a block in a plane of `bits` bits a code.
 fn field_at(plane: &[u8], bits: usize, block: usize, lane: usize, k: usize) -> i32 {
@@ -184,6 +203,10 @@ fn u16_at(bytes: &[u8], i: usize) -> u16 {
 
 fn u32_at(bytes: &[u8], i: usize) -> u32 {
     u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
+}
+
+fn f32_at(bytes: &[u8], i: usize) -> f32 {
+    f32::from_bits(u32_at(bytes, i))
 }
 
 fn f16_at(bytes: &[u8], i: usize) -> f32 {

@@ -6,11 +6,13 @@
 mod codebook;
 mod codec;
 mod quantize;
+mod quantize_channel;
 
 pub use codebook::Codebook;
 pub(crate) use codebook::{E4M3_MAX, E8M0_MAX, e4m3, e8m0};
 pub(crate) use codec::PLANE_NAMES;
 pub use quantize::{quantize_q4, quantize_q8};
+pub use quantize_channel::{ChannelRow, quantize_channel};
 
 use crate::buffer::Bytes;
 
@@ -21,7 +23,7 @@ pub const BLOCK_K: usize = 32;
 /// Input features of a superblock, which share what two-level scales are multiplied with.
 pub const SUPER_K: usize = 256;
 /// Planes of a matrix.
-pub const PLANES: usize = 5;
+pub const PLANES: usize = 6;
 
 /// Names a weight format. Its properties are in [`FORMATS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -59,6 +61,12 @@ pub enum Format {
     Mxfp4,
     /// 4-bit floats, 8-bit float scale per 16 (GGUF NVFP4).
     Nvfp4,
+    /// 4-bit codes, f32 scale per output feature, zero at 8.
+    C4,
+    /// Signed bytes, f32 scale per output feature.
+    C8,
+    /// 4-bit codes, an integer of 1 to 15 per 32 and f32 scale per output feature, zero at 8.
+    P4,
     /// Raw IEEE half.
     F16,
     /// Raw bfloat16.
@@ -108,7 +116,7 @@ impl Codes {
     }
 }
 
-/// The scale of a group of weights.
+/// The scale of a group of weights or, of a channel's, of a whole row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleForm {
     /// None: the codes are the values.
@@ -126,16 +134,29 @@ pub enum ScaleForm {
     E8m0,
     /// `S` as above of floats of 4 bits of exponent and 3 of mantissa without a sign, at most 448; again half of it.
     E4m3,
+    /// `C` `[n/16][16]` f32: `w = c * code`.
+    Channel,
+    /// `C` as above and `S` `[n/16][k/32][16]` u8, 0 to [`MAX_STEP`]: `w = c * (s * code)`, of which `s * code` is an integer.
+    Progressive,
 }
+
+/// The largest integer that a progressive scale multiplies codes with: they stay signed bytes.
+pub const MAX_STEP: u8 = 15;
 
 impl ScaleForm {
     /// Bytes of a scale in the plane `S`; of a min in `M`.
     pub const fn bytes(self) -> usize {
         match self {
-            Self::None => 0,
+            Self::None | Self::Channel => 0,
             Self::F16 | Self::F16Min => 2,
-            Self::Super | Self::SuperMin | Self::E8m0 | Self::E4m3 => 1,
+            Self::Super | Self::SuperMin | Self::E8m0 | Self::E4m3 | Self::Progressive => 1,
         }
+    }
+
+    /// Whether a row of weights has one float scale. Products are then integers over all of `k`, and the rows they are made
+    /// with have one scale as well.
+    pub const fn is_channel(self) -> bool {
+        matches!(self, Self::Channel | Self::Progressive)
     }
 
     /// Whether there are mins.
@@ -214,6 +235,9 @@ pub const FORMATS: &[FormatSpec] = &[
     coded(Format::Iq4k, "iq4k", Codes::U4, ScaleForm::Super, 32, Codebook::Iq4Nl),
     coded(Format::Mxfp4, "mxfp4", Codes::U4, ScaleForm::E8m0, 32, Codebook::E2m1),
     coded(Format::Nvfp4, "nvfp4", Codes::U4, ScaleForm::E4m3, 16, Codebook::E2m1),
+    packed(Format::C4, "c4", Codes::U4, ScaleForm::Channel, 32, 8),
+    packed(Format::C8, "c8", Codes::I8, ScaleForm::Channel, 32, 0),
+    packed(Format::P4, "p4", Codes::U4, ScaleForm::Progressive, 32, 8),
     raw(Format::F16, "f16", 16),
     raw(Format::Bf16, "bf16", 16),
     raw(Format::F32, "f32", 32),
@@ -262,6 +286,29 @@ impl Format {
         }
     }
 
+    /// The most input features: in a product of integers over all of them, of codes of a8, no sum leaves 32 bits.
+    pub fn max_k(self) -> usize {
+        let FormatSpec { bits, codes, scale, offset, .. } = *self.spec();
+        if !scale.is_channel() {
+            return usize::MAX;
+        }
+        let code = if codes == Codes::I8 { 128 } else { (1 << bits) - 1 - offset }.max(offset);
+        let step = if scale == ScaleForm::Progressive { i32::from(MAX_STEP) } else { 1 };
+        (i32::MAX / (BLOCK_K as i32 * 127 * code * step)) as usize * BLOCK_K
+    }
+
+    /// What is wrong with rows of `k` weights, if anything is.
+    pub fn refuses(self, k: usize) -> Option<String> {
+        let (of, multiple, most) = (self.spec().name, self.k_multiple(), self.max_k());
+        if !k.is_multiple_of(multiple) {
+            Some(format!("its rows have {k} weights, those of {of} are multiples of {multiple}"))
+        } else if k > most {
+            Some(format!("its rows have {k} weights, those of {of} at most {most}, or products overflow"))
+        } else {
+            None
+        }
+    }
+
     /// The sizes in bytes of the planes of an `n` x `k` matrix, or `None` when they overflow or `k` is not a multiple of
     /// [`Format::k_multiple`].
     pub fn plane_sizes(self, n: usize, k: usize) -> Option<PlaneSizes> {
@@ -282,6 +329,7 @@ impl Format {
             s: scales,
             m: mins,
             d: supers * scale.parts() * 2,
+            c: if scale.is_channel() { n.div_ceil(TILE_N) * TILE_N * 4 } else { 0 },
         })
     }
 }
@@ -299,12 +347,14 @@ pub struct PlaneSizes {
     pub m: usize,
     /// What scales and mins of two levels are multiplied with.
     pub d: usize,
+    /// Scales of output features.
+    pub c: usize,
 }
 
 impl PlaneSizes {
-    /// The sizes in the order of the planes: W, X, S, M, D.
+    /// The sizes in the order of the planes: W, X, S, M, D, C.
     pub fn array(self) -> [usize; PLANES] {
-        [self.w, self.x, self.s, self.m, self.d]
+        [self.w, self.x, self.s, self.m, self.d, self.c]
     }
 
     /// Bytes of all planes.
@@ -316,7 +366,7 @@ impl PlaneSizes {
 /// An `n` x `k` matrix of packed weights: `y[n] = sum over k of w[n][k] * x[k]`.
 ///
 /// `n` is padded to 16 and `k` to 32 in the planes; padded codes equal the offset, padded scales and mins are zero.
-/// The sizes of the planes have been validated; halves among scales and mins are finite.
+/// The sizes of the planes have been validated; floats among scales and mins are finite, and integers in their range.
 #[derive(Clone, Debug)]
 pub struct PackedMatrix {
     /// The format of the codes and scales.
@@ -335,4 +385,6 @@ pub struct PackedMatrix {
     pub m: Bytes,
     /// What scales and mins of two levels are multiplied with, or empty.
     pub d: Bytes,
+    /// Scales of output features, or empty.
+    pub c: Bytes,
 }

@@ -1,7 +1,8 @@
 //! The naive oracle of the kernels: plain loops that follow the accuracy contract word for word. Never optimised.
 
-use crate::activation::Activations;
+use crate::activation::{Activations, Scaling};
 use crate::format::{BLOCK_K, Codes, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
+use crate::kernels::matmul::scaling;
 
 /// A quantised block of a row: codes and their scale.
 pub(crate) struct Block {
@@ -10,15 +11,29 @@ pub(crate) struct Block {
 }
 
 /// Quantises one row (finite values).
-pub(crate) fn quantize(x: &[f32], activations: Activations) -> Vec<Block> {
+pub(crate) fn quantize(x: &[f32], activations: Activations, scaling: Scaling) -> Vec<Block> {
     let max: f32 = match activations {
         Activations::A8 => 127.0,
         Activations::A16 => 16256.0,
     };
+    let largest = |x: &[f32]| x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+    let of_row = largest(x);
     x.chunks(BLOCK_K)
         .map(|x| {
-            let m = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-            let (r, scale) = if m > 0.0 && (max / m).is_finite() { (max / m, m / max) } else { (0.0, 1.0) };
+            let m = if scaling == Scaling::Block { largest(x) } else { of_row };
+            let (r, scale) = match scaling {
+                Scaling::Strict => {
+                    let powers = (-126..=127).map(|e| 2f64.powi(e) as f32);
+                    // Exact: `max` has few bits.
+                    let fits = |d: &f32| f64::from(m) <= f64::from(max) * f64::from(*d);
+                    match powers.filter(fits).next() {
+                        Some(d) if f64::from(m) * 2.0 > f64::from(max) * f64::from(d) => (1.0 / d, d),
+                        _ => (0.0, 1.0),
+                    }
+                }
+                _ if m > 0.0 && (max / m).is_finite() => (max / m, m / max),
+                _ => (0.0, 1.0),
+            };
             let codes: Vec<i32> =
                 x.iter().map(|x| (x * r).round_ties_even().clamp(-max, max) as i32).collect();
             Block { codes, scale }
@@ -85,16 +100,37 @@ fn scale(w: &PackedMatrix, n: usize, g: usize) -> (f32, f32) {
             };
             (number * 0.5, 0.0)
         }
+        ScaleForm::Channel | ScaleForm::Progressive => (0.0, 0.0),
     }
 }
 
-/// `y[n]` for one row `x`.
-pub(crate) fn matmul_row(x: &[f32], w: &PackedMatrix, activations: Activations) -> Vec<f32> {
-    let spec = w.format.spec();
-    if spec.codes == Codes::Float {
-        return (0..w.n).map(|n| (0..w.k).fold(0.0, |sum, k| sum + x[k] * float(w, n, k))).collect();
+/// `y[n]` where column `n` has one float scale: an integer over all of `k`.
+fn channel(row: &[Block], w: &PackedMatrix, n: usize) -> f32 {
+    let lane = n % TILE_N;
+    let mut acc = 0i64;
+    for (b, block) in row.iter().enumerate() {
+        let step = match w.format.spec().scale {
+            ScaleForm::Progressive => w.s[(n / TILE_N * w.k.div_ceil(BLOCK_K) + b) * TILE_N + lane],
+            _ => 1,
+        };
+        for (k, a) in (b * BLOCK_K..).zip(&block.codes) {
+            acc += i64::from(*a * i32::from(step) * (code(w, n, k) - w.format.spec().offset));
+        }
     }
-    let row = quantize(x, activations);
+    let c = f32::from_le_bytes([0, 1, 2, 3].map(|i| w.c[n * 4 + i]));
+    ((acc >> 12) as f32 * 4096.0 + (acc & 4095) as f32) * row[0].scale * c
+}
+
+/// `y[n]` for one row `x`.
+pub(crate) fn matmul_row(x: &[f32], w: &PackedMatrix, activations: Activations, strict: bool) -> Vec<f32> {
+    let spec = w.format.spec();
+    let Some(scaling) = scaling(w.format, strict) else {
+        return (0..w.n).map(|n| (0..w.k).fold(0.0, |sum, k| sum + x[k] * float(w, n, k))).collect();
+    };
+    let row = quantize(x, activations, scaling);
+    if spec.scale.is_channel() {
+        return (0..w.n).map(|n| channel(&row, w, n)).collect();
+    }
     let column = |n: usize| {
         let mut acc = 0.0f32;
         for (b, block) in row.iter().enumerate() {

@@ -1,11 +1,11 @@
 //! Matrix products of every format against the naive oracle, bit for bit: in tests, and wherever a build runs (a module
 //! in a page, a machine that nobody has tried).
 
-use super::matmul::{Output, Rows, Write, matmul_tiles, takes_quantized};
+use super::matmul::{Output, Rows, Write, matmul_tiles, scaling, takes_quantized};
 use super::reference;
-use crate::activation::{Activations, QuantizedRows};
+use crate::activation::{Activations, QuantizedRows, Scaling};
 use crate::buffer::Bytes;
-use crate::format::{BLOCK_K, FORMATS, Format, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
+use crate::format::{BLOCK_K, FORMATS, Format, MAX_STEP, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
 use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
 use crate::{Error, Result};
 use std::ops::RangeInclusive;
@@ -25,6 +25,8 @@ pub struct Case {
     pub fill: Fill,
     /// Precision of the rows.
     pub activations: Activations,
+    /// Whether the scales of rows are powers of two, where a row has one.
+    pub strict: bool,
 }
 
 /// What the planes of a matrix hold.
@@ -49,7 +51,7 @@ pub fn cases() -> Vec<Case> {
         };
         for activations in [Activations::A8, Activations::A16] {
             let mut case = |n, k, m, fill| {
-                cases.push(Case { format: spec.format, n, k, m, fill, activations });
+                cases.push(Case { format: spec.format, n, k, m, fill, activations, strict: m % 4 == 2 });
             };
             for n in [1, 15, 16, 17, 48] {
                 for &k in widths {
@@ -81,8 +83,11 @@ pub fn check(isa: Isa, case: Case) -> Result<()> {
     let mut rng = Rng(0x9e37_79b9 + (case.n * 31 + case.k * 7 + case.m) as u64);
     let w = matrix(case.format, case.n, case.k, case.fill, &mut rng);
     let x = rows(case.m, case.k, &mut rng);
-    let expected = x.chunks(case.k).flat_map(|row| reference::matmul_row(row, &w, case.activations));
-    let found = product(isa, &x, &w, case.activations, 1 + case.n % 7)?;
+    let expected =
+        x.chunks(case.k).flat_map(|row| reference::matmul_row(row, &w, case.activations, case.strict));
+    let scaling = scaling(case.format, case.strict).unwrap_or(Scaling::Block);
+    let mut q = QuantizedRows::with(case.activations, scaling);
+    let found = product(isa, &x, &w, &mut q, 1 + case.n % 7)?;
     match found.iter().zip(expected).enumerate().find(|(_, (a, b))| a.to_bits() != b.to_bits()) {
         None => Ok(()),
         Some((i, (a, b))) => Err(Error::Isa(format!("{isa}: {case:?}: value {i} is {a:e}, expected {b:e}"))),
@@ -157,13 +162,22 @@ pub(crate) fn matrix(format: Format, n: usize, k: usize, fill: Fill, rng: &mut R
     let groups = blocks * BLOCK_K / spec.group;
     let (s, m) = match spec.scale {
         ScaleForm::Super | ScaleForm::SuperMin => (codes(size.s, rng), codes(size.m, rng)),
+        ScaleForm::Progressive => {
+            (codes(size.s, rng).into_iter().map(|step| step & MAX_STEP).collect(), Vec::new())
+        }
         ScaleForm::E8m0 => (bytes(size.s, groups, 112..=127, 0..=16, rng), vec![]),
         ScaleForm::E4m3 => (bytes(size.s, groups, 0..=0x38, 0..=7, rng), vec![]),
         _ => (scales(size.s, groups, 1.0, rng), scales(size.m, groups, 1.0, rng)),
     };
+    let channel = |i: usize, rng: &mut Rng| match fill {
+        _ if i >= n => f32::NAN,
+        Fill::Tiny => rng.float() * 1e-39,
+        _ => rng.float() / 64.0,
+    };
+    let c: Vec<u8> = (0..size.c / 4).flat_map(|i| channel(i, rng).to_le_bytes()).collect();
     let d = scales(size.d, blocks * BLOCK_K / SUPER_K * spec.scale.parts(), 1.0 / 64.0, rng);
-    let [w, x, s, m, d] = [w, x, s, m, d].map(|plane| Bytes::copy_of(&plane));
-    PackedMatrix { format, n, k, w, x, s, m, d }
+    let [w, x, s, m, d, c] = [w, x, s, m, d, c].map(|plane| Bytes::copy_of(&plane));
+    PackedMatrix { format, n, k, w, x, s, m, d, c }
 }
 
 /// Rows with everything that quantisation treats specially: ties, zeros, one-sided extremes, tiny and huge values.
@@ -182,17 +196,10 @@ pub(crate) fn rows(m: usize, k: usize, rng: &mut Rng) -> Vec<f32> {
 }
 
 /// `x` times `w`, claimed `claim` tiles at a time.
-fn product(
-    isa: Isa,
-    x: &[f32],
-    w: &PackedMatrix,
-    activations: Activations,
-    claim: usize,
-) -> Result<Vec<f32>> {
+fn product(isa: Isa, x: &[f32], w: &PackedMatrix, q: &mut QuantizedRows, claim: usize) -> Result<Vec<f32>> {
     let m = x.len() / w.k;
-    let mut q = QuantizedRows::new(activations);
-    dispatch(isa, Quantize(&mut q, x, w.k))?;
-    let input = if takes_quantized(w.format) { Rows::Quantized(&q) } else { Rows::Float(x) };
+    dispatch(isa, Quantize(q, x, w.k))?;
+    let input = if takes_quantized(w.format) { Rows::Quantized(q) } else { Rows::Float(x) };
     let mut out = vec![f32::NAN; m * w.n];
     let output = Output::new(&mut out, m, w.n, 1)?;
     while let Some(tiles) = output.claim(claim) {

@@ -12,7 +12,10 @@ pub use ggml::{GGML_TYPES, GgmlType, TypeSpec};
 
 use self::superblock::Superblock;
 use crate::buffer::Bytes;
-use crate::format::{BLOCK_K, PLANES, PlaneSizes, SUPER_K, TILE_N, quantize_q4, quantize_q8};
+use crate::format::{
+    BLOCK_K, Codes, PLANES, PlaneSizes, SUPER_K, ScaleForm, TILE_N, quantize_channel, quantize_q4,
+    quantize_q8,
+};
 use crate::{Error, Format, PackedMatrix, Result};
 
 /// The tensor that is being packed, for messages.
@@ -45,12 +48,15 @@ pub struct Planes {
     pub m: Vec<u8>,
     /// What scales and mins of two levels are multiplied with.
     pub d: Vec<u8>,
+    /// Scales of output features.
+    pub c: Vec<u8>,
 }
 
 impl Planes {
     /// Planes of `rows` x `k` weights, all padding. `None` when a size overflows.
     pub fn new(format: Format, rows: usize, k: usize) -> Option<Self> {
-        let mut planes = Self { format, k, w: vec![], x: vec![], s: vec![], m: vec![], d: vec![] };
+        let [w, x, s, m, d, c] = [const { Vec::new() }; PLANES];
+        let mut planes = Self { format, k, w, x, s, m, d, c };
         planes.reset(rows)?;
         Some(planes)
     }
@@ -65,6 +71,7 @@ impl Planes {
             (&mut self.s, sizes.s, 0),
             (&mut self.m, sizes.m, 0),
             (&mut self.d, sizes.d, 0),
+            (&mut self.c, sizes.c, 0),
         ] {
             plane.clear();
             plane.resize(size, padding);
@@ -72,9 +79,9 @@ impl Planes {
         Some(())
     }
 
-    /// The planes in order: W, X, S, M, D.
+    /// The planes in order: W, X, S, M, D, C.
     pub fn all(&self) -> [&[u8]; PLANES] {
-        [&self.w, &self.x, &self.s, &self.m, &self.d]
+        [&self.w, &self.x, &self.s, &self.m, &self.d, &self.c]
     }
 
     /// Where the planes of a slice that starts at row `first_row` (a multiple of 16) begin in the whole planes.
@@ -109,8 +116,8 @@ impl Planes {
         Ok(())
     }
 
-    /// Packs `values.len() / k` rows of floats: quantised to [`Format::Q4`] or [`Format::Q8`], or stored as
-    /// [`Format::F32`].
+    /// Packs `values.len() / k` rows of floats: quantised to [`Format::Q4`], [`Format::Q8`] or a format with a scale a row,
+    /// or stored as [`Format::F32`].
     ///
     /// # Errors
     /// When the sizes do not agree, a weight is not finite or too large for a f16 scale, or the format is another one.
@@ -123,6 +130,13 @@ impl Planes {
         self.reset(rows)
             .ok_or_else(|| origin.malformed(format!("{rows} rows overflow the address space")))?;
         for (row, values) in values.chunks_exact(k).enumerate() {
+            if self.format.spec().scale.is_channel() {
+                self.pack_channel(row, values).ok_or_else(|| {
+                    let name = self.format.spec().name;
+                    origin.malformed(format!("slice row {row} has weights too large to be stored as {name}"))
+                })?;
+                continue;
+            }
             for (b, values) in values.chunks(BLOCK_K).enumerate() {
                 let mut block = [0.0; BLOCK_K];
                 block[..values.len()].copy_from_slice(values);
@@ -136,6 +150,26 @@ impl Planes {
             }
         }
         Ok(())
+    }
+
+    fn pack_channel(&mut self, row: usize, values: &[f32]) -> Option<()> {
+        let quantized = quantize_channel(self.format, values)?;
+        let spec = self.format.spec();
+        put(&mut self.c, row, quantized.scale.to_le_bytes());
+        for (b, (codes, step)) in quantized.codes.chunks(BLOCK_K).zip(quantized.steps).enumerate() {
+            let mut block = [0; BLOCK_K];
+            block[..codes.len()].copy_from_slice(codes);
+            let block = block.map(|code| (i32::from(code) + spec.offset) as u8);
+            match spec.codes {
+                Codes::I8 => self.put_bytes(row, b, &block),
+                _ => self.put_codes(row, b, &block),
+            }
+            if spec.scale == ScaleForm::Progressive {
+                let i = (row / TILE_N * self.blocks() + b) * TILE_N + row % TILE_N;
+                put(&mut self.s, i, [step]);
+            }
+        }
+        Some(())
     }
 
     fn pack_f32_block(&mut self, row: usize, b: usize, block: &[f32; BLOCK_K]) -> Option<()> {
@@ -261,7 +295,23 @@ pub fn matrix_from_ggml(
     planes.into_matrix(origin.tensor, n)
 }
 
-/// Quantises (or stores) a whole matrix of floats, rows of `k`, as `format`: q4, q8 or f32.
+/// Appends the values of whole rows of `k` elements, floats or blocks, to `out`.
+///
+/// # Errors
+/// When the sizes do not agree, or a scale, min or weight is not finite.
+pub fn floats_of(ty: GgmlType, k: usize, bytes: &[u8], out: &mut Vec<f32>, origin: Origin<'_>) -> Result<()> {
+    if ty.is_float() {
+        return ty.floats(bytes, out, origin);
+    }
+    let rows = bytes.len() / ty.bytes_of(k).unwrap_or_default().max(1);
+    let matrix = matrix_from_ggml(ty, rows, k, bytes, origin)?;
+    let start = out.len();
+    out.resize(start + rows * k, 0.0);
+    out[start..].chunks_exact_mut(k).enumerate().for_each(|(row, out)| matrix.dequantize_row(row, out));
+    Ok(())
+}
+
+/// Quantises (or stores) a whole matrix of floats, rows of `k`, as `format`: q4, q8, c4, c8, p4 or f32.
 pub fn matrix_from_f32(format: Format, k: usize, values: &[f32], origin: Origin<'_>) -> Result<PackedMatrix> {
     let mut planes =
         Planes::new(format, 0, k).ok_or_else(|| origin.malformed(format!("rows of {k} overflow")))?;

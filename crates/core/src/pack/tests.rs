@@ -155,6 +155,65 @@ fn quantised_floats_are_near() {
 }
 
 #[test]
+fn rows_with_one_scale_are_their_codes_and_steps() {
+    let values: Vec<f32> = (0..19 * 72).map(|i| ((i * 7919 % 1000) as f32 - 500.0) / 400.0).collect();
+    for format in [Format::C4, Format::C8, Format::P4] {
+        let matrix = matrix_from_f32(format, 72, &values, ORIGIN).unwrap();
+        let mut row = [0.0; 72];
+        for (r, values) in values.chunks_exact(72).enumerate() {
+            matrix.dequantize_row(r, &mut row);
+            let quantized = quantize_channel(format, values).unwrap();
+            for (k, value) in row.iter().enumerate() {
+                let integer = i32::from(quantized.codes[k]) * i32::from(quantized.steps[k / 32]);
+                assert_eq!(*value, quantized.scale * integer as f32, "{format:?} row {r} k {k}");
+            }
+        }
+        let padded = PackedMatrix { n: 32, ..matrix };
+        padded.dequantize_row(31, &mut row);
+        assert_eq!(row, [0.0; 72], "{format:?}");
+    }
+    assert!(matrix_from_f32(Format::P4, 32, &[f32::NAN; 32], ORIGIN).is_err());
+}
+
+#[test]
+fn blocks_become_floats_again() {
+    let ty = GgmlType::from_name("Q4_1").unwrap();
+    let bytes = blocks(ty, 3, 64);
+    let (mut found, mut row) = (vec![7.0], [0.0; 64]);
+    floats_of(ty, 64, &bytes, &mut found, ORIGIN).unwrap();
+    let matrix = matrix_from_ggml(ty, 3, 64, &bytes, ORIGIN).unwrap();
+    for (r, found) in found[1..].chunks_exact(64).enumerate() {
+        matrix.dequantize_row(r, &mut row);
+        assert_eq!(row, found);
+    }
+    assert_eq!(found.len(), 1 + 3 * 64);
+    assert!(floats_of(ty, 64, &bytes[1..], &mut found, ORIGIN).is_err());
+}
+
+#[test]
+fn bad_scales_of_rows_and_rows_too_long_are_named() {
+    let values: Vec<f32> = (0..32).map(|i| i as f32).collect();
+    let matrix = matrix_from_f32(Format::P4, 32, &values, ORIGIN).unwrap();
+    let with = |s: &[u8], c: &[u8], k: usize| {
+        let mut planes = matrix.planes().map(Bytes::clone);
+        (planes[2], planes[5]) = (Bytes::copy_of(s), Bytes::copy_of(c));
+        PackedMatrix::new("t", Format::P4, 1, k, planes).unwrap_err().to_string()
+    };
+    let damaged = with(&[16; 16], &matrix.c, 32);
+    assert!(damaged.contains("plane S, element 0 is 16"), "{damaged}");
+    let damaged = with(&matrix.s, &f32::INFINITY.to_le_bytes().repeat(16), 32);
+    assert!(damaged.contains("plane C, element 0 is inf"), "{damaged}");
+    for (format, weight) in [(Format::C4, 8), (Format::C8, 128), (Format::P4, 15 * 8)] {
+        let fits = |k: usize| k * 127 * weight <= i32::MAX as usize;
+        assert!(fits(format.max_k()) && !fits(format.max_k() + 32), "{format:?}");
+    }
+    let most = Format::P4.max_k();
+    let long = with(&matrix.s, &matrix.c, most + 32);
+    assert!(long.contains("at most") && long.contains(&most.to_string()), "{long}");
+    assert_eq!(Format::Q4.max_k(), usize::MAX);
+}
+
+#[test]
 fn bad_blocks_are_named() {
     let ty = GgmlType::from_name("Q4_1").unwrap();
     for (at, what) in [(1, "scale"), (3, "min")] {

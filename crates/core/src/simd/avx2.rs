@@ -167,6 +167,21 @@ impl Simd for Avx2 {
         isa!([_mm256_sub_epi32(a[0], b[0]), _mm256_sub_epi32(a[1], b[1])])
     }
     #[inline(always)]
+    fn mul_i32(self, a: I32, b: I32) -> I32 {
+        isa!([_mm256_mullo_epi32(a[0], b[0]), _mm256_mullo_epi32(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn and_i32(self, a: I32, b: I32) -> I32 {
+        isa!([_mm256_and_si256(a[0], b[0]), _mm256_and_si256(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn sar_i32<const BITS: u32>(self, a: I32) -> I32 {
+        isa!({
+            let bits = _mm_cvtsi32_si128(BITS as i32);
+            [_mm256_sra_epi32(a[0], bits), _mm256_sra_epi32(a[1], bits)]
+        })
+    }
+    #[inline(always)]
     fn shl_i32<const BITS: u32>(self, a: I32) -> I32 {
         isa!({
             let bits = _mm_cvtsi32_si128(BITS as i32);

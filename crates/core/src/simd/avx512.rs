@@ -155,6 +155,18 @@ impl Simd for Avx512 {
         isa!(_mm512_sub_epi32(a, b))
     }
     #[inline(always)]
+    fn mul_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        isa!(_mm512_mullo_epi32(a, b))
+    }
+    #[inline(always)]
+    fn and_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        isa!(_mm512_and_si512(a, b))
+    }
+    #[inline(always)]
+    fn sar_i32<const BITS: u32>(self, a: __m512i) -> __m512i {
+        isa!(_mm512_srai_epi32::<BITS>(a))
+    }
+    #[inline(always)]
     fn shl_i32<const BITS: u32>(self, a: __m512i) -> __m512i {
         isa!(_mm512_slli_epi32::<BITS>(a))
     }

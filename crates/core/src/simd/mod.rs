@@ -153,6 +153,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
     /// `a - b`, wrapping.
     fn sub_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a * b`, wrapping.
+    fn mul_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a & b`
+    fn and_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a >> BITS`, rounding down.
+    fn sar_i32<const BITS: u32>(self, a: Self::I32) -> Self::I32;
     /// `a << BITS`
     fn shl_i32<const BITS: u32>(self, a: Self::I32) -> Self::I32;
     /// Converts, rounding to nearest even.

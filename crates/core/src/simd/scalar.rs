@@ -115,6 +115,18 @@ impl Simd for Scalar {
         map2(a, b, i32::wrapping_sub)
     }
     #[inline(always)]
+    fn mul_i32(self, a: I32, b: I32) -> I32 {
+        map2(a, b, i32::wrapping_mul)
+    }
+    #[inline(always)]
+    fn and_i32(self, a: I32, b: I32) -> I32 {
+        map2(a, b, |a, b| a & b)
+    }
+    #[inline(always)]
+    fn sar_i32<const BITS: u32>(self, a: I32) -> I32 {
+        a.map(|x| x >> BITS)
+    }
+    #[inline(always)]
     fn shl_i32<const BITS: u32>(self, a: I32) -> I32 {
         a.map(|x| x << BITS)
     }

@@ -279,6 +279,18 @@ macro_rules! simd {
                 map2(a, b, |a, b| i32x4_sub(a, b))
             }
             #[inline(always)]
+            fn mul_i32(self, a: V, b: V) -> V {
+                map2(a, b, |a, b| i32x4_mul(a, b))
+            }
+            #[inline(always)]
+            fn and_i32(self, a: V, b: V) -> V {
+                map2(a, b, |a, b| v128_and(a, b))
+            }
+            #[inline(always)]
+            fn sar_i32<const BITS: u32>(self, a: V) -> V {
+                map(a, |a| i32x4_shr(a, BITS))
+            }
+            #[inline(always)]
             fn shl_i32<const BITS: u32>(self, a: V) -> V {
                 map(a, |a| i32x4_shl(a, BITS))
             }

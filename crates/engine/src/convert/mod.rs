@@ -42,8 +42,22 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub struct Options {
     /// What becomes of matrices of floats; quantised ones are always kept as they are.
     pub weights: Weights,
+    /// What shares a scale.
+    pub scheme: Scheme,
     /// The precision of activations that the model asks for; `None`: [`DEFAULT_ACTIVATIONS`].
     pub activations: Option<Activations>,
+}
+
+/// What shares a scale in matrices that are quantised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheme {
+    /// 32 weights of a row; matrices that are quantised already are kept as they are.
+    #[default]
+    Block,
+    /// A row. All matrices are quantised, whatever they were.
+    Channel,
+    /// A row, with an integer for 32 weights. All matrices are quantised.
+    Progressive,
 }
 
 /// What becomes of matrices of floats.

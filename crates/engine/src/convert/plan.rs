@@ -1,11 +1,11 @@
 //! What is to be read, in which order, and where it goes.
 
-use super::{Description, Options, TOKENIZER, Weights, in_file};
+use super::{Description, Options, Scheme, TOKENIZER, Weights, in_file};
 use crate::arch::{TensorKind, TensorSpec};
 use crate::{Result, SamplingOptions};
 use lowbit_core::container::{Item, Layout, Place};
 use lowbit_core::format::{BLOCK_K, PLANES, TILE_N};
-use lowbit_core::pack::{GgmlType, Origin, Planes};
+use lowbit_core::pack::{GgmlType, Origin, Planes, floats_of};
 use lowbit_core::{Error, Format};
 use std::ops::Range;
 
@@ -197,7 +197,7 @@ impl Plan {
             planes.pack_ggml(tensor.ty, step.rows, bytes, origin)?;
         } else {
             self.floats.clear();
-            tensor.ty.floats(bytes, &mut self.floats, origin)?;
+            floats_of(tensor.ty, k, bytes, &mut self.floats, origin)?;
             planes.pack_f32(&self.floats, origin)?;
         }
         let at = planes.offsets(step.first_row).ok_or_else(|| overflow(origin))?;
@@ -256,6 +256,12 @@ fn item(
             }
             let outer = spec.name.starts_with("token_embd") || spec.name.starts_with("output");
             let format = match options.weights {
+                _ if options.scheme != Scheme::Block => {
+                    let hint = "choose other bits or another scheme";
+                    of_rows(options, outer).map_err(|what| {
+                        Error::unsupported(file, format!("tensor {}", source.name), what, hint)
+                    })?
+                }
                 _ if !source.ty.is_float() => format,
                 Weights::Auto if quantise_by_default => Format::Q8,
                 Weights::Auto | Weights::Keep => format,
@@ -263,8 +269,25 @@ fn item(
                 Weights::Q4 if outer => Format::Q8,
                 Weights::Q4 => Format::Q4,
             };
-            Ok(Item::Matrix { name, format, n, k })
+            match format.refuses(k) {
+                Some(problem) => {
+                    Err(Error::malformed(file, format!("tensor {}", source.name), problem).into())
+                }
+                None => Ok(Item::Matrix { name, format, n, k }),
+            }
         }
+    }
+}
+
+/// The format of a matrix whose rows have one scale each; or what is wrong with the options.
+fn of_rows(options: &Options, outer: bool) -> std::result::Result<Format, &'static str> {
+    match (options.scheme, options.weights) {
+        (_, Weights::Keep) => Err("weights that are kept and yet have a scale a row"),
+        (Scheme::Progressive, Weights::Q8) => Err("8 bits with progressive scales"),
+        (_, Weights::Q8) => Ok(Format::C8),
+        _ if outer => Ok(Format::C8),
+        (Scheme::Progressive, _) => Ok(Format::P4),
+        _ => Ok(Format::C4),
     }
 }
 

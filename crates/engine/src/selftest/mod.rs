@@ -38,6 +38,8 @@ enum Op {
     /// Attention of normalised heads with a window.
     WindowedAttention([Format; 3]),
     Linear(Format),
+    /// A product of integers, which is the same bits on every device that multiplies them.
+    Exact(Format),
     /// A product that is normalised.
     LinearNorm(Format),
     Gated([Format; 2], Gate),
@@ -85,6 +87,10 @@ impl SelfTest {
             ops.extend(q.zip(k).zip(v).map(|((q, k), v)| attention([q, k, v])));
             ops.extend(gate.zip(up).map(|(gate, up)| Op::Gated([gate, up], act)));
             ops.extend([output, down].into_iter().flatten().map(linear));
+            let all = [q, k, v, output, gate, up, down].into_iter().flatten();
+            let exact =
+                all.filter(|format| activations == Activations::A8 && format.spec().scale.is_channel());
+            ops.extend(exact.map(Op::Exact));
         }
         let embedding = format("token_embd.weight".to_owned());
         let output = format("output.weight".to_owned()).or(embedding);
@@ -119,7 +125,7 @@ impl SelfTest {
             }
             let found = ready!(op.take(device))?;
             let expected = self.expected.take().unwrap_or_default();
-            expected.compare(&found, self.reference.activations()).map_err(|problem| {
+            expected.compare(&found, op, self.reference.activations()).map_err(|problem| {
                 Error::gpu(format!("{op:?} of {rows} rows computes wrongly: {problem}"))
             })?;
             self.checks.pop();
@@ -148,6 +154,16 @@ impl Op {
                 let mut sum = floats(device, rows, FEATURES, 4)?;
                 device.linear_add(&x, &matrix, &mut sum)?;
                 device.fetch(&sum)
+            }
+            Self::Exact(format) => {
+                let matrix = matrix(device, format, FEATURES, 3)?;
+                let zeros = device.matrix(zeros(rows)?)?;
+                device.embed(&zeros, &(0..rows as u32).collect::<Vec<_>>(), 1.0, &mut out)?;
+                device.set_strict(true);
+                let result = device.linear_add(&x, &matrix, &mut out);
+                device.set_strict(false);
+                result?;
+                device.fetch(&out)
             }
             Self::LinearNorm(format) => {
                 let matrix = matrix(device, format, FEATURES, 3)?;
@@ -208,12 +224,27 @@ impl Op {
 
 impl Results {
     /// What is wrong with the results of a device; see [`compare`].
-    fn compare(&self, found: &Self, activations: Activations) -> std::result::Result<(), String> {
+    fn compare(&self, found: &Self, op: Op, activations: Activations) -> std::result::Result<(), String> {
+        let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
+        if let Op::Exact(_) = op
+            && let Some(i) = self.values.iter().zip(&found.values).position(differs)
+        {
+            return Err(format!(
+                "value {i} is {:e}, to the bit expected {:e}",
+                found.values[i], self.values[i]
+            ));
+        }
         match self.ids.iter().zip(&found.ids).find(|(expected, found)| expected != found) {
             Some((expected, found)) => Err(format!("token {found}, expected {expected}")),
             None => compare(&self.values, &found.values, activations),
         }
     }
+}
+
+/// Rows of zeros.
+fn zeros(rows: usize) -> lowbit_core::Result<PackedMatrix> {
+    let origin = Origin { file: "self-test", tensor: "zeros" };
+    matrix_from_f32(Format::F32, FEATURES, &vec![0.0; rows * FEATURES], origin)
 }
 
 /// A vocabulary of which each token has one of few logits, so far apart that all devices choose the same ones. It is another

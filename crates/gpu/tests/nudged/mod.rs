@@ -33,6 +33,9 @@ impl Backend for Nudged {
     fn rope(&self, table: RopeTable) -> Result<Rope> {
         self.0.rope(table)
     }
+    fn set_strict(&mut self, strict: bool) {
+        self.0.set_strict(strict);
+    }
     fn tensor(&self) -> Tensor {
         self.0.tensor()
     }

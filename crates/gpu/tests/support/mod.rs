@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, dead_code)]
 
-use lowbit_core::activation::{Activations, PanelsRef, QuantizedRows};
+use lowbit_core::activation::{Activations, PanelsRef, QuantizedRows, Scaling};
 use lowbit_core::backend::Backend;
 use lowbit_core::buffer::Bytes;
 use lowbit_core::container::Artifact;
@@ -138,7 +138,7 @@ pub fn floats(rows: &[f32], width: usize) -> PackedMatrix {
     }
     let w = Bytes::copy_of(&plane.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
     let none = || Bytes::copy_of(&[]);
-    PackedMatrix::new("rows", Format::F32, n, width, [w, none(), none(), none(), none()]).unwrap()
+    PackedMatrix::new("rows", Format::F32, n, width, [w, none(), none(), none(), none(), none()]).unwrap()
 }
 
 /// A tensor of these rows: rows of an embedding table.
@@ -175,7 +175,8 @@ pub fn weights(w: &PackedMatrix, n: usize) -> (Vec<f64>, Vec<f64>) {
 pub fn product(kernels: Kernels, x: &[f32], w: &PackedMatrix, n: usize) -> Exact {
     let (scaled, mins) = weights(w, n);
     let integers = kernels.products == Products::Dot4 && w.format.spec().codes != Codes::Float;
-    let x = if integers { dequantized(x) } else { x.iter().map(|x| f64::from(*x)).collect() };
+    let of_row = if w.format.spec().scale.is_channel() { Scaling::Row } else { Scaling::Block };
+    let x = if integers { dequantized_with(x, of_row) } else { x.iter().map(|x| f64::from(*x)).collect() };
     let group = w.format.spec().group.min(32);
     let roundings = w.k.div_ceil(group) + 4 + if integers { 0 } else { group };
     let (mut value, mut terms) = (0.0, 0.0);
@@ -192,7 +193,11 @@ pub fn product(kernels: Kernels, x: &[f32], w: &PackedMatrix, n: usize) -> Exact
 
 /// What the codes of the CPU's a8 stand for.
 pub fn dequantized(x: &[f32]) -> Vec<f64> {
-    let mut rows = QuantizedRows::new(Activations::A8);
+    dequantized_with(x, Scaling::Block)
+}
+
+fn dequantized_with(x: &[f32], scaling: Scaling) -> Vec<f64> {
+    let mut rows = QuantizedRows::with(Activations::A8, scaling);
     rows.quantize(Scalar, x, x.len()).unwrap();
     let PanelsRef::A8(panels) = rows.panels() else { panic!("a8 was asked for") };
     let panel = panels.iter().next().unwrap();

@@ -1,9 +1,11 @@
 //! Products of rows of activations with packed matrices, a tile (16 output columns) at a time.
 //!
-//! Every output is one sum over the blocks of a row in increasing order, each block's integer sum being exact, so that
+//! Every output is one sum over the blocks of a row in increasing order, each block's integer sum being exact (or, where a
+//! whole row shares a scale, one exact integer sum), so that
 //! results depend neither on the ISA nor on how rows and tiles are grouped or split between threads
 //! (accuracy contract, level B).
 
+mod channel;
 mod float;
 mod output;
 mod packed;
@@ -16,7 +18,7 @@ mod unpacked;
 
 pub use output::{Output, Tiles, Write};
 
-use crate::activation::{PANEL, PanelsRef, QuantizedRows};
+use crate::activation::{PANEL, PanelsRef, QuantizedRows, Scaling};
 use crate::backend::Gate;
 use crate::format::{BLOCK_K, Codes, Format, PackedMatrix};
 use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
@@ -34,6 +36,18 @@ pub enum Rows<'a> {
 /// Whether products with matrices of `format` read [`Rows::Quantized`].
 pub fn takes_quantized(format: Format) -> bool {
     format.spec().codes != Codes::Float
+}
+
+/// Which values of [`Rows::Quantized`] share a scale, for matrices of `format`; `strict` where it is to be a power of two if
+/// that is in question. `None` where they read [`Rows::Float`].
+pub fn scaling(format: Format, strict: bool) -> Option<Scaling> {
+    let spec = format.spec();
+    match (spec.scale.is_channel(), strict) {
+        _ if spec.codes == Codes::Float => None,
+        (false, _) => Some(Scaling::Block),
+        (true, false) => Some(Scaling::Row),
+        (true, true) => Some(Scaling::Strict),
+    }
 }
 
 /// Computes `tiles` of `x * w` and writes them as `write` says.
@@ -91,7 +105,7 @@ fn check(x: Rows<'_>, w: &PackedMatrix, tiles: &Tiles<'_>) -> Result<()> {
     let shape = |problem| Err(Error::Shape { what: "matmul".into(), problem });
     let rows = tiles.rows();
     match x {
-        Rows::Quantized(x) if takes_quantized(w.format) => {
+        Rows::Quantized(x) if scaling(w.format, x.scaling() == Scaling::Strict) == Some(x.scaling()) => {
             if (x.rows(), x.k()) != (rows, w.k) {
                 return shape(format!("{} x {} activations for {rows} x {}", x.rows(), x.k(), w.k));
             }

@@ -19,6 +19,8 @@ pub(super) struct Tile<'a> {
     pub(super) s: &'a [u8],
     pub(super) m: &'a [u8],
     pub(super) d: &'a [[u16; LANES]],
+    /// The scales of the columns, where they have one.
+    c: &'a [[f32; LANES]],
     /// Codes of this tile and all that follow.
     pub(super) rest: &'a [u8],
 }
@@ -40,6 +42,7 @@ impl<'a> Tile<'a> {
             s: part(&w.s, scales),
             m: part(&w.m, mins),
             d: &bytemuck::cast_slice::<u8, u16>(&w.d).as_chunks().0[tile * supers..][..supers],
+            c: bytemuck::cast_slice::<u8, f32>(&w.c).as_chunks().0.get(tile..=tile).unwrap_or_default(),
             rest: &w.w[tile * blocks * low..],
         }
     }
@@ -65,6 +68,19 @@ impl<'a> Tile<'a> {
         } else {
             one_level(s, spec, plane, group)
         }
+    }
+
+    /// The integers that the products of block `b` are multiplied with, where there are some.
+    #[inline(always)]
+    pub(super) fn steps<S: Dot>(self, s: S, b: usize) -> Option<S::I32> {
+        let steps = bytemuck::cast_slice::<u8, i8>(self.s).as_chunks().0.get(b)?;
+        Some(s.f32_to_i32(s.load_i8(steps)))
+    }
+
+    /// The scales of the columns.
+    #[inline(always)]
+    pub(super) fn channels<S: Dot>(self, s: S) -> S::F32 {
+        s.load(&self.c[0])
     }
 
     /// The codes of block `b`, in fields of so many bits.

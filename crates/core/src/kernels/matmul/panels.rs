@@ -25,7 +25,7 @@ thread_local! {
 }
 
 /// Computes all whole panels; returns how many these are. Formats whose halves of a block have scales of their own are
-/// left to the vectors: the engine sums over whole blocks.
+/// left to the vectors, as the engine sums over whole blocks, and those with a scale for all of a column, too.
 pub(super) fn run<E: MatrixEngine>(
     vectors: Avx512,
     engine: E,
@@ -34,7 +34,8 @@ pub(super) fn run<E: MatrixEngine>(
     write: Write,
     tiles: Tiles<'_>,
 ) -> usize {
-    if w.format.spec().group < BLOCK_K {
+    let spec = w.format.spec();
+    if spec.group < BLOCK_K || spec.scale.is_channel() {
         return 0;
     }
     match x.panels() {

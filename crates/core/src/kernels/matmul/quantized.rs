@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::packed::{Halves, I8, Lookup, Packed, Tile, U4, U5};
-use super::{Tiles, Write, unpacked};
+use super::{Tiles, Write, channel, unpacked};
 use crate::activation::{Block, PANEL, Panel, Panels};
 use crate::format::{Format, PackedMatrix};
 use crate::simd::{Dot, Kernel, LANES};
@@ -71,6 +71,8 @@ pub(super) fn run<S: Dot, const P: usize>(
         Format::Iq4k => several!(Lookup<{ Format::Iq4k as usize }>, 1),
         Format::Mxfp4 => several!(Lookup<{ Format::Mxfp4 as usize }>, 1),
         Format::Nvfp4 => several!(Lookup<{ Format::Nvfp4 as usize }>, 2),
+        Format::C4 | Format::P4 => channel::run::<S, U4<{ Format::C4 as usize }>, P>(s, x, w, write, tiles),
+        Format::C8 => channel::run::<S, I8, P>(s, x, w, write, tiles),
         _ => unpacked::run(s, x, w, write, tiles, from),
     }
 }
@@ -342,7 +344,7 @@ const AHEAD: usize = 2048;
 
 /// Asks for the codes that follow block `b`, in this tile or the next.
 #[inline(always)]
-fn prefetch<S: Dot, W: Packed<G>, const G: usize>(s: S, tile: Tile<'_>, b: usize) {
+pub(super) fn prefetch<S: Dot, W: Packed<G>, const G: usize>(s: S, tile: Tile<'_>, b: usize) {
     let len = W::BLOCK_LEN;
     let at = b * len + AHEAD;
     if let Some(block) = tile.rest.get(at..at + len) {

@@ -26,7 +26,7 @@ fn products_are_added_to_and_gated_in_place() {
     let [gate, up] = [Format::Q4, Format::Q8].map(|format| matrix(format, n, k, Fill::Random, &mut rng));
     let x = rows(m, k, &mut rng);
     let product = |w: &PackedMatrix| -> Vec<f32> {
-        x.chunks(k).flat_map(|row| reference::matmul_row(row, w, Activations::A8)).collect()
+        x.chunks(k).flat_map(|row| reference::matmul_row(row, w, Activations::A8, false)).collect()
     };
     let (gate_product, up_product) = (product(&gate), product(&up));
     let mut q = QuantizedRows::new(Activations::A8);
