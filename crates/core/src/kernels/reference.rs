@@ -23,10 +23,10 @@ pub(crate) fn quantize(x: &[f32], activations: Activations, scaling: Scaling) ->
             let m = if scaling == Scaling::Block { largest(x) } else { of_row };
             let (r, scale) = match scaling {
                 Scaling::Strict => {
-                    let powers = (-126..=127).map(|e| 2f64.powi(e) as f32);
+                    let mut powers = (-126..=127).map(|e| 2f64.powi(e) as f32);
                     // Exact: `max` has few bits.
                     let fits = |d: &f32| f64::from(m) <= f64::from(max) * f64::from(*d);
-                    match powers.filter(fits).next() {
+                    match powers.find(fits) {
                         Some(d) if f64::from(m) * 2.0 > f64::from(max) * f64::from(d) => (1.0 / d, d),
                         _ => (0.0, 1.0),
                     }

@@ -33,6 +33,7 @@ const GROUPS: usize = 2 * SUPER_BLOCKS;
 /// What has been taken apart: a superblock, or what a row has left. No vector crosses a cache line.
 #[repr(C, align(64))]
 struct Unpacked {
+    digits: Digits,
     /// Codes in digits to base 16, the highest first; most have one, of up to 7 bits.
     codes: [[BlockBytes; SUPER_BLOCKS]; 2],
     scales: [[f32; LANES]; GROUPS],
@@ -54,8 +55,8 @@ impl<const P: usize> Kernel for Product<'_, P> {
     fn run<S: Dot>(self, s: S) {
         let Self { x, w, write, mut tiles, from } = self;
         let (spec, blocks) = (w.format.spec(), super::blocks(w));
-        let digits = Digits::new(spec);
         let mut unpacked = Unpacked {
+            digits: Digits::new(spec),
             codes: [[[0; TILE_N * BLOCK_K]; SUPER_BLOCKS]; 2],
             scales: [[0.0; LANES]; GROUPS],
             mins: [[0.0; LANES]; GROUPS],
@@ -66,8 +67,8 @@ impl<const P: usize> Kernel for Product<'_, P> {
                 let mut values = [[0.0; LANES]; PANEL];
                 for first in (0..blocks).step_by(SUPER_BLOCKS) {
                     let part = first..blocks.min(first + SUPER_BLOCKS);
-                    s.call(Unpack { spec, digits: &digits, tile, blocks: part.clone(), out: &mut unpacked });
-                    multiply(s, spec, &digits, &unpacked, x, blocks, part, &mut values);
+                    s.call(Unpack { spec, tile, blocks: part.clone(), out: &mut unpacked });
+                    multiply(s, spec, &unpacked, x, blocks, part, &mut values);
                 }
                 tiles.write(s, panel * PANEL, index, &values[..x.rows], write);
             }
@@ -78,7 +79,6 @@ impl<const P: usize> Kernel for Product<'_, P> {
 /// Takes some blocks apart.
 struct Unpack<'a> {
     spec: &'static FormatSpec,
-    digits: &'a Digits,
     tile: Tile<'a>,
     blocks: Range<usize>,
     out: &'a mut Unpacked,
@@ -89,7 +89,8 @@ impl Kernel for Unpack<'_> {
 
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
-        let Self { spec, digits, tile, blocks, out } = self;
+        let Self { spec, tile, blocks, out } = self;
+        let digits = &out.digits;
         let [first, second] = out.codes.each_mut().map(|codes| &mut codes[..blocks.len()]);
         let codes = &mut *first;
         match spec.codes.fields() {
@@ -217,7 +218,6 @@ fn load<S: Dot, const N: usize>(s: S, granules: &[[u8; 64]; N], part: usize) -> 
 fn multiply<S: Dot, const P: usize>(
     s: S,
     spec: &'static FormatSpec,
-    digits: &Digits,
     unpacked: &Unpacked,
     x: Panel<'_, P>,
     row_blocks: usize,
@@ -229,16 +229,7 @@ fn multiply<S: Dot, const P: usize>(
         ($r:literal) => {
             while const { $r == 1 || $r * P <= S::ROWS } && x.rows - first >= $r {
                 let Some(values) = values[first..].first_chunk_mut::<$r>() else { break };
-                s.call(Group {
-                    spec,
-                    digits,
-                    unpacked,
-                    x,
-                    row_blocks,
-                    blocks: blocks.clone(),
-                    first,
-                    values,
-                });
+                s.call(Group { spec, unpacked, x, row_blocks, blocks: blocks.clone(), first, values });
                 first += $r;
             }
         };
@@ -254,7 +245,6 @@ fn multiply<S: Dot, const P: usize>(
 /// Rows `first..first + R` of a panel times what has been taken apart.
 struct Group<'a, const P: usize, const R: usize> {
     spec: &'static FormatSpec,
-    digits: &'a Digits,
     unpacked: &'a Unpacked,
     x: Panel<'a, P>,
     row_blocks: usize,
@@ -268,7 +258,8 @@ impl<const P: usize, const R: usize> Kernel for Group<'_, P, R> {
 
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
-        let Self { spec, digits, unpacked, x, row_blocks, blocks, first, values } = self;
+        let Self { spec, unpacked, x, row_blocks, blocks, first, values } = self;
+        let digits = &unpacked.digits;
         check(x, first..first + R, row_blocks);
         assert!(blocks.end <= row_blocks, "the blocks of a row");
         let mut sums = [s.splat(0.0); R];
