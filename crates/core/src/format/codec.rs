@@ -70,7 +70,7 @@ impl PackedMatrix {
         }
         if let Some(i) = s.iter().position(|byte| *byte > of_byte) {
             return Err(shape(format!(
-                "plane S, element {i} is the byte {}; scales of {of} are at most {of_byte}, the file is damaged",
+                "plane S, element {i} is {}, at most {of_byte} expected; the file is damaged",
                 s[i]
             )));
         }
