@@ -8,7 +8,7 @@ fn $_field(plane: u32, bits: u32, block: u32, four: u32, columns: u32) -> vec4<u
   return words & vec4<u32>(0x01010101u * ((1u << bits) - 1u));
 }
 
-fn $_words(block: u32, four: u32, columns: u32) -> vec4<u32> {
+fn $_unsigned(block: u32, four: u32, columns: u32) -> vec4<u32> {
   var words = $_field(params.$.w, $_LOW, block, four, columns);
   if ($_HIGH > 0u) {
     words |= $_field(params.$.x, $_HIGH, block, four, columns) << vec4<u32>($_LOW);

@@ -30,7 +30,7 @@ fn values_are_those_of_the_gguf_package() {
     assert!(packable.iter().all(|name| cases.contains_key(*name)), "a case for each of {packable:?}");
     for (name, case) in cases {
         let ty = GgmlType::from_name(&name).unwrap();
-        let (bytes, values) = (unhex(&case.bytes), unhex(&case.values));
+        let (mut bytes, values) = (unhex(&case.bytes), unhex(&case.values));
         let values = values.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
         // Rows of one block, so that every lane of a tile is used at some place.
         let k = ty.block().max(32);
@@ -48,6 +48,18 @@ fn values_are_those_of_the_gguf_package() {
         let (mut planes, mut back) = (Planes::new(matrix.format, 0, k).unwrap(), Vec::new());
         planes.pack_ggml(ty, n, &bytes, origin).unwrap();
         planes.unpack_ggml(ty, n, &mut back, origin).unwrap();
-        assert_eq!(back, bytes, "{name}");
+        if name == "NVFP4" {
+            // A scale that is no number counts as 0, and becomes it.
+            for block in bytes.chunks_exact_mut(36) {
+                block[..4].iter_mut().filter(|scale| **scale == 0x7f).for_each(|scale| *scale = 0);
+            }
+        }
+        // Several bytes hold the same digits to base 3; one of them is written.
+        if name != "TQ1_0" {
+            assert_eq!(back, bytes, "{name}");
+        }
+        let mut again = Planes::new(matrix.format, 0, k).unwrap();
+        again.pack_ggml(ty, n, &back, origin).unwrap();
+        assert_eq!(again.all(), planes.all(), "{name}");
     }
 }

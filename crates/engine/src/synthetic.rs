@@ -4,7 +4,7 @@
 use crate::arch::{ModelConfig, TensorKind, Weights, move_to};
 use lowbit_core::backend::Backend;
 use lowbit_core::buffer::{AlignedBytes, Bytes};
-use lowbit_core::format::{Codes, Format};
+use lowbit_core::format::{Codes, Format, ScaleForm};
 use lowbit_core::{Error, PackedMatrix};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,6 +13,9 @@ use std::sync::Arc;
 const PERIOD: usize = 1 << 20;
 /// 2^-8 as f16: sums stay small.
 const SCALE: [u8; 2] = 0x1c00_u16.to_le_bytes();
+/// The same in scales of bytes, whose halves they are.
+const E8M0_SCALE: [u8; 1] = [120];
+const E4M3_SCALE: [u8; 1] = [4];
 /// The same number as f32, the scale of a row.
 const CHANNEL_SCALE: [u8; 4] = 0x3b80_0000_u32.to_le_bytes();
 /// A mask that leaves no float of any format beyond 1.
@@ -54,10 +57,18 @@ impl<F: Fn(&str) -> Format> Synthetic<F> {
         let size = format.plane_sizes(n, k).ok_or_else(no_size)?;
         let mask = if format.spec().codes == Codes::Float { SMALL } else { 0xff };
         let codes: Vec<u8> = self.codes.iter().map(|code| code & mask).collect();
-        let (one, scale): (&[u8], &[u8]) = if codes.is_empty() { (&[], &[]) } else { (&[1], &SCALE) };
-        let scale_form = format.spec().scale;
-        let scales = if scale_form.is_super() || scale_form.is_channel() { one } else { scale };
-        let channels: &[u8] = if codes.is_empty() { &[] } else { &CHANNEL_SCALE };
+        let scale_of = |form| -> &[u8] {
+            match form {
+                _ if codes.is_empty() => &[],
+                ScaleForm::Super | ScaleForm::SuperMin | ScaleForm::Progressive => &[1],
+                ScaleForm::Channel => &CHANNEL_SCALE,
+                ScaleForm::E8m0 => &E8M0_SCALE,
+                ScaleForm::E4m3 => &E4M3_SCALE,
+                _ => &SCALE,
+            }
+        };
+        let (scales, scale) = (scale_of(format.spec().scale), scale_of(ScaleForm::F16));
+        let channels = scale_of(ScaleForm::Channel);
         let plane = |len, pattern| plane(name, len, pattern);
         let planes = [
             plane(size.w, &codes)?,

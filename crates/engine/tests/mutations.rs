@@ -28,10 +28,11 @@ fn tiny() -> TinyModel {
     TinyModel { n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 1, ffn_dim: 32, ..TinyModel::default() }
 }
 
-/// A Gemma 3 with a matrix of every K type and a vocabulary of SentencePiece.
+/// A Gemma 3 with a matrix of every K type and every type of codebooks, and a vocabulary of SentencePiece.
 fn gemma() -> GgufBuilder {
     let model = TinyModel {
         architecture: "gemma3",
+        n_layers: 2,
         d_model: 256,
         n_heads: 8,
         matrix_type: "Q4_0",
@@ -39,14 +40,21 @@ fn gemma() -> GgufBuilder {
         ..tiny()
     };
     let mut gguf = model.builder();
-    for (name, rows, ty, block) in [
-        ("attn_q", 256, 10, 84),
-        ("attn_k", 32, 11, 110),
-        ("attn_v", 32, 12, 144),
-        ("ffn_gate", 32, 13, 176),
-        ("ffn_up", 32, 14, 210),
+    for (name, rows, ty, bytes_of_row) in [
+        ("0.attn_q", 256, 10, 84),
+        ("0.attn_k", 32, 11, 110),
+        ("0.attn_v", 32, 12, 144),
+        ("0.ffn_gate", 32, 13, 176),
+        ("0.ffn_up", 32, 14, 210),
+        ("1.attn_output", 256, 20, 8 * 18),
+        ("1.attn_q", 256, 23, 136),
+        ("1.attn_k", 32, 34, 54),
+        ("1.attn_v", 32, 35, 66),
+        ("1.ffn_gate", 32, 39, 8 * 17),
+        ("1.ffn_up", 32, 40, 4 * 36),
+        ("0.attn_output", 256, 41, 2 * 18),
     ] {
-        gguf.tensor(&format!("blk.0.{name}.weight"), &[256, rows], ty, vec![0; rows as usize * block]);
+        gguf.tensor(&format!("blk.{name}.weight"), &[256, rows], ty, vec![0; rows as usize * bytes_of_row]);
     }
     let count = Vocabulary::default().tokens.len();
     let types = (0..count).map(|id| if id < 3 { [2, 3, 3][id] } else { 1 }).collect();

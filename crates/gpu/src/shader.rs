@@ -8,7 +8,7 @@ use crate::attention::AttentionTile;
 use crate::kernels::{Extensions, Forms, Kernels, Products};
 use crate::top_k::TopKRound;
 use lowbit_core::backend::RopeStyle;
-use lowbit_core::format::{BLOCK_K, Codes, FORMATS, Format, ScaleForm};
+use lowbit_core::format::{BLOCK_K, Codebook, Codes, FORMATS, Format, ScaleForm};
 
 /// One shader: an op and what it is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -444,28 +444,44 @@ fn weights(text: &mut String, name: &str, format: Format, binding: u32) {
         (Codes::Float, _) => wgsl!("lib/f32"),
         _ => wgsl!("lib/fields"),
     };
+    let words = match (spec.codes, spec.codebook) {
+        (Codes::I8 | Codes::Float, _) => "",
+        (_, Codebook::Linear) => wgsl!("lib/words_linear"),
+        _ => wgsl!("lib/words_codebook"),
+    };
     let bytes = if spec.codes == Codes::Float { "" } else { wgsl!("lib/bytes") };
     let scales = match spec.scale {
         ScaleForm::None => wgsl!("lib/scale_none"),
         ScaleForm::F16 | ScaleForm::F16Min => wgsl!("lib/scale_f16"),
         ScaleForm::Super | ScaleForm::SuperMin => wgsl!("lib/scale_super"),
+        ScaleForm::E8m0 => wgsl!("lib/scale_e8m0"),
+        ScaleForm::E4m3 => wgsl!("lib/scale_e4m3"),
         ScaleForm::Channel | ScaleForm::Progressive => wgsl!("lib/scale_channel"),
     };
+    let bytes_of_scale = if spec.scale.bytes() == 1 { wgsl!("lib/scale_bytes") } else { "" };
     let mins = match spec.scale {
         ScaleForm::F16Min => wgsl!("lib/min_f16"),
         ScaleForm::SuperMin => wgsl!("lib/min_super"),
         _ => wgsl!("lib/min_none"),
     };
     let [low, high] = spec.codes.fields();
-    let (groups, parts) = (BLOCK_K / spec.group, spec.scale.parts());
+    let (groups, parts) = (spec.groups(), spec.scale.parts());
+    let blocks = spec.group.div_ceil(BLOCK_K);
     let word = if format == Format::F16 { "Halves" } else { "u32" };
     let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<{word}>;");
     let _ = writeln!(text, "const {name}_OFFSET: f32 = {}.0;", spec.offset);
     let _ = writeln!(text, "const {name}_STEPS: bool = {};", spec.scale == ScaleForm::Progressive);
-    for (of, value) in [("LOW", low), ("HIGH", high), ("GROUPS", groups), ("PARTS", parts)] {
+    for (of, value) in
+        [("LOW", low), ("HIGH", high), ("GROUPS", groups), ("BLOCKS", blocks), ("PARTS", parts)]
+    {
         let _ = writeln!(text, "const {name}_{of}: u32 = {value}u;");
     }
-    for piece in [codes, bytes, scales, mins] {
+    if spec.codebook != Codebook::Linear {
+        let words = spec.codebook.values().map(i8::cast_unsigned);
+        let words = words.as_chunks().0.iter().map(|bytes| format!("{:#x}u", u32::from_le_bytes(*bytes)));
+        let _ = writeln!(text, "const {name}_VALUES = vec4<u32>({});", words.collect::<Vec<_>>().join(", "));
+    }
+    for piece in [codes, words, bytes, bytes_of_scale, scales, mins] {
         text.push_str(&piece.replace('$', name));
     }
 }

@@ -57,6 +57,12 @@ pub const CASES: &[Case] = &[
     case(Format::Q4k, 8192, 2048, 1, Activations::A8),
     case(Format::Q5k, 8192, 2048, 1, Activations::A8),
     case(Format::Q6k, 8192, 2048, 1, Activations::A8),
+    case(Format::Q1, 8192, 2048, 1, Activations::A8),
+    case(Format::T2, 8192, 2048, 1, Activations::A8),
+    case(Format::Iq4, 8192, 2048, 1, Activations::A8),
+    case(Format::Iq4k, 8192, 2048, 1, Activations::A8),
+    case(Format::Mxfp4, 8192, 2048, 1, Activations::A8),
+    case(Format::Nvfp4, 8192, 2048, 1, Activations::A8),
 ];
 
 impl std::fmt::Display for Case {

@@ -1,5 +1,6 @@
 //! The scalar meaning of the planes: which bits hold which weight, and its value.
 
+use super::codebook::{E4M3_MAX, E8M0_MAX, e4m3, e8m0};
 use super::{BLOCK_K, Codes, Format, MAX_STEP, PLANES, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
 use crate::buffer::Bytes;
 use crate::{Error, Result};
@@ -51,10 +52,13 @@ impl PackedMatrix {
             })?;
         }
         let [w, x, s, m, d, c] = planes;
-        let halves: &[_] = match format.spec().scale {
-            ScaleForm::None | ScaleForm::Channel | ScaleForm::Progressive => &[],
-            ScaleForm::F16 | ScaleForm::F16Min => &[(&s, "S"), (&m, "M")],
-            ScaleForm::Super | ScaleForm::SuperMin => &[(&d, "D")],
+        let (halves, of_byte) = match format.spec().scale {
+            ScaleForm::None | ScaleForm::Channel => (&[][..], u8::MAX),
+            ScaleForm::F16 | ScaleForm::F16Min => (&[(&s, "S"), (&m, "M")][..], u8::MAX),
+            ScaleForm::Super | ScaleForm::SuperMin => (&[(&d, "D")][..], u8::MAX),
+            ScaleForm::Progressive => (&[][..], MAX_STEP),
+            ScaleForm::E8m0 => (&[][..], E8M0_MAX),
+            ScaleForm::E4m3 => (&[][..], E4M3_MAX),
         };
         for (plane, letter) in halves {
             if let Some(i) = first_non_finite_f16(plane) {
@@ -64,18 +68,16 @@ impl PackedMatrix {
                 )));
             }
         }
+        if let Some(i) = s.iter().position(|byte| *byte > of_byte) {
+            return Err(shape(format!(
+                "plane S, element {i} is {}, at most {of_byte} expected; the file is damaged",
+                s[i]
+            )));
+        }
         if let Some(i) = (0..c.len() / 4).find(|i| !f32_at(&c, *i).is_finite()) {
             let value = f32_at(&c, i);
             return Err(shape(format!(
                 "plane C, element {i} is {value}; scales must be finite, the file is damaged"
-            )));
-        }
-        if format.spec().scale == ScaleForm::Progressive
-            && let Some(i) = s.iter().position(|step| *step > MAX_STEP)
-        {
-            let value = s[i];
-            return Err(shape(format!(
-                "plane S, element {i} is {value}, at most {MAX_STEP} expected; the file is damaged"
             )));
         }
         Ok(Self { format, n, k, w, x, s, m, d, c })
@@ -143,8 +145,8 @@ impl PackedMatrix {
                     field(&self.w, low) | field(&self.x, high) << low
                 }
             };
-            let (scale, min) = self.scale(block, k / spec.group, lane);
-            let value = scale * (self.step(block, lane) * (code - spec.offset)) as f32;
+            let (scale, min) = self.scale(block * BLOCK_K + k, lane);
+            let value = scale * (self.step(block, lane) * spec.value(code)) as f32;
             *out = match min {
                 Some(min) => value + min,
                 None => value,
@@ -160,22 +162,23 @@ impl PackedMatrix {
         }
     }
 
-    /// Scale and min of group `group` of a block.
-    fn scale(&self, block: usize, group: usize, lane: usize) -> (f32, Option<f32>) {
+    /// Scale and min of the group of weight `k` of a column, where `k` goes on from tile to tile.
+    fn scale(&self, k: usize, lane: usize) -> (f32, Option<f32>) {
         let spec = self.format.spec();
-        let at = (block * (BLOCK_K / spec.group) + group) * TILE_N + lane;
+        let at = k / spec.group * TILE_N + lane;
         let sub = |plane: &[u8]| f32::from(plane[at] as i8);
-        let of_super = |part: usize| {
-            f16_at(&self.d, (block * BLOCK_K / SUPER_K * spec.scale.parts() + part) * TILE_N + lane)
-        };
+        let of_super =
+            |part: usize| f16_at(&self.d, (k / SUPER_K * spec.scale.parts() + part) * TILE_N + lane);
         match spec.scale {
             ScaleForm::None => (1.0, None),
             ScaleForm::F16 => (f16_at(&self.s, at), None),
             ScaleForm::F16Min => (f16_at(&self.s, at), Some(f16_at(&self.m, at))),
             ScaleForm::Super => (of_super(0) * sub(&self.s), None),
             ScaleForm::SuperMin => (of_super(0) * sub(&self.s), Some(of_super(1) * sub(&self.m))),
+            ScaleForm::E8m0 => (e8m0(self.s[at]), None),
+            ScaleForm::E4m3 => (e4m3(self.s[at]), None),
             ScaleForm::Channel | ScaleForm::Progressive => {
-                (f32_at(&self.c, block / self.blocks() * TILE_N + lane), None)
+                (f32_at(&self.c, k / BLOCK_K / self.blocks() * TILE_N + lane), None)
             }
         }
     }

@@ -3,10 +3,13 @@
 //! A [`Format`] says how many bits a code has, in which planes the codes lie, what the scale looks like and which
 //! code means zero. Packing, the CPU kernels and the shaders all follow [`FORMATS`].
 
+mod codebook;
 mod codec;
 mod quantize;
 mod quantize_channel;
 
+pub use codebook::Codebook;
+pub(crate) use codebook::{E4M3_MAX, E8M0_MAX, e4m3, e8m0};
 pub(crate) use codec::{PLANE_NAMES, field_at};
 pub use quantize::{quantize_q4, quantize_q8};
 pub use quantize_channel::{ChannelRow, quantize_channel};
@@ -46,6 +49,18 @@ pub enum Format {
     Q5k,
     /// 6-bit codes (4 + 2 planes), two-level scale per 16, zero at 32 (GGUF Q6_K).
     Q6k,
+    /// Signs, f16 scale per 128 (GGUF Q1_0).
+    Q1,
+    /// 2-bit codes, f16 scale per 256, zero at 1: ternary weights (GGUF TQ1_0, TQ2_0).
+    T2,
+    /// 4-bit codes of uneven values, f16 scale per 32 (GGUF IQ4_NL).
+    Iq4,
+    /// The same, two-level scale per 32 (GGUF IQ4_XS).
+    Iq4k,
+    /// 4-bit floats, scale per 32 that is a power of two (GGUF MXFP4).
+    Mxfp4,
+    /// 4-bit floats, 8-bit float scale per 16 (GGUF NVFP4).
+    Nvfp4,
     /// 4-bit codes, f32 scale per output feature, zero at 8.
     C4,
     /// Signed bytes, f32 scale per output feature.
@@ -67,6 +82,8 @@ pub enum Format {
 /// of a word has the bits from `8 * (k % 4) + B * (k / 4)` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codes {
+    /// 1 bit.
+    U1,
     /// 2 bits.
     U2,
     /// 2 bits, and bit 2.
@@ -87,6 +104,7 @@ impl Codes {
     /// Bits of a code in the planes `W` and `X`; of floats, none.
     pub const fn fields(self) -> [usize; 2] {
         match self {
+            Self::U1 => [1, 0],
             Self::U2 => [2, 0],
             Self::U3 => [2, 1],
             Self::U4 => [4, 0],
@@ -98,12 +116,12 @@ impl Codes {
     }
 }
 
-/// The scale of a block or, of a channel's, of a whole row.
+/// The scale of a group of weights or, of a channel's, of a whole row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleForm {
     /// None: the codes are the values.
     None,
-    /// `S` `[n/16][k/32][16]` f16.
+    /// `S` `[n/16][k/group][16]` f16.
     F16,
     /// `S` as above and `M` of the same shape: `w = s * code + m`.
     F16Min,
@@ -111,6 +129,11 @@ pub enum ScaleForm {
     Super,
     /// `S` and `M` as above and `D` `[n/16][k/256][2][16]` f16, d and e: `w = (d * s) * code + e * m`.
     SuperMin,
+    /// `S` `[n/16][k/group][16]` bytes `e`, at most 254, that stand for `2^(e - 127)`; half of it, as [`Codebook::E2m1`]
+    /// holds twice the values: `w = 2^(e - 128) * value`.
+    E8m0,
+    /// `S` as above of floats of 4 bits of exponent and 3 of mantissa without a sign, at most 448; again half of it.
+    E4m3,
     /// `C` `[n/16][16]` f32: `w = c * code`.
     Channel,
     /// `C` as above and `S` `[n/16][k/32][16]` u8, 0 to [`MAX_STEP`]: `w = c * (s * code)`, of which `s * code` is an integer.
@@ -121,6 +144,15 @@ pub enum ScaleForm {
 pub const MAX_STEP: u8 = 15;
 
 impl ScaleForm {
+    /// Bytes of a scale in the plane `S`; of a min in `M`.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::None | Self::Channel => 0,
+            Self::F16 | Self::F16Min => 2,
+            Self::Super | Self::SuperMin | Self::E8m0 | Self::E4m3 | Self::Progressive => 1,
+        }
+    }
+
     /// Whether a row of weights has one float scale. Products are then integers over all of `k`, and the rows they are made
     /// with have one scale as well.
     pub const fn is_channel(self) -> bool {
@@ -160,10 +192,29 @@ pub struct FormatSpec {
     pub codes: Codes,
     /// Its scales.
     pub scale: ScaleForm,
-    /// Input features that share a scale: a block, or half of one.
+    /// Input features that share a scale, a power of two: half a block, or whole ones.
     pub group: usize,
-    /// The code of the value zero, subtracted before scaling.
+    /// The code of the value zero, subtracted before scaling; 0 with a codebook.
     pub offset: i32,
+    /// What codes stand for.
+    pub codebook: Codebook,
+    /// The values of codes of up to 4 bits, before scaling.
+    pub(crate) values: [i8; 16],
+}
+
+impl FormatSpec {
+    /// What a code of an integer format stands for, before scaling.
+    pub fn value(&self, code: i32) -> i32 {
+        match self.codebook {
+            Codebook::Linear => code - self.offset,
+            _ => i32::from(self.values[code as usize & 15]),
+        }
+    }
+
+    /// Groups of a block: 2, or 1 where a group is a block or several.
+    pub const fn groups(&self) -> usize {
+        if self.group < BLOCK_K { BLOCK_K / self.group } else { 1 }
+    }
 }
 
 /// All formats, in the order of [`Format`].
@@ -178,6 +229,12 @@ pub const FORMATS: &[FormatSpec] = &[
     packed(Format::Q4k, "q4k", Codes::U4, ScaleForm::SuperMin, 32, 0),
     packed(Format::Q5k, "q5k", Codes::U5, ScaleForm::SuperMin, 32, 0),
     packed(Format::Q6k, "q6k", Codes::U6, ScaleForm::Super, 16, 32),
+    coded(Format::Q1, "q1", Codes::U1, ScaleForm::F16, 128, Codebook::Sign),
+    packed(Format::T2, "t2", Codes::U2, ScaleForm::F16, 256, 1),
+    coded(Format::Iq4, "iq4", Codes::U4, ScaleForm::F16, 32, Codebook::Iq4Nl),
+    coded(Format::Iq4k, "iq4k", Codes::U4, ScaleForm::Super, 32, Codebook::Iq4Nl),
+    coded(Format::Mxfp4, "mxfp4", Codes::U4, ScaleForm::E8m0, 32, Codebook::E2m1),
+    coded(Format::Nvfp4, "nvfp4", Codes::U4, ScaleForm::E4m3, 16, Codebook::E2m1),
     packed(Format::C4, "c4", Codes::U4, ScaleForm::Channel, 32, 8),
     packed(Format::C8, "c8", Codes::I8, ScaleForm::Channel, 32, 0),
     packed(Format::P4, "p4", Codes::U4, ScaleForm::Progressive, 32, 8),
@@ -195,11 +252,23 @@ const fn packed(
     offset: i32,
 ) -> FormatSpec {
     let [low, high] = codes.fields();
-    FormatSpec { format, name, bits: low + high, codes, scale, group, offset }
+    let (codebook, values) = (Codebook::Linear, codebook::linear(offset));
+    FormatSpec { format, name, bits: low + high, codes, scale, group, offset, codebook, values }
+}
+
+const fn coded(
+    format: Format,
+    name: &'static str,
+    codes: Codes,
+    scale: ScaleForm,
+    group: usize,
+    codebook: Codebook,
+) -> FormatSpec {
+    FormatSpec { codebook, values: codebook.values(), ..packed(format, name, codes, scale, group, 0) }
 }
 
 const fn raw(format: Format, name: &'static str, bits: usize) -> FormatSpec {
-    FormatSpec { format, name, bits, codes: Codes::Float, scale: ScaleForm::None, group: BLOCK_K, offset: 0 }
+    FormatSpec { bits, ..packed(format, name, Codes::Float, ScaleForm::None, BLOCK_K, 0) }
 }
 
 impl Format {
@@ -208,9 +277,13 @@ impl Format {
         &FORMATS[self as usize]
     }
 
-    /// Input features come in multiples of this; what is missing of a block of 32 is padding.
+    /// Input features come in multiples of this, which is whole groups; what is missing of a block of 32 is padding.
     pub fn k_multiple(self) -> usize {
-        if self.spec().scale.is_super() { SUPER_K } else { 1 }
+        match self.spec() {
+            spec if spec.scale.is_super() => SUPER_K,
+            spec if spec.group > BLOCK_K => spec.group,
+            _ => 1,
+        }
     }
 
     /// The most input features: in a product of integers over all of them, of codes of a8, no sum leaves 32 bits.
@@ -247,12 +320,7 @@ impl Format {
         let weights = blocks.checked_mul(TILE_N * BLOCK_K)?;
         let plane = |bits: usize| weights.checked_mul(bits).map(|x| x / 8);
         let [low, high] = if *codes == Codes::Float { [*bits, 0] } else { codes.fields() };
-        let scales = match scale {
-            ScaleForm::None | ScaleForm::Channel => 0,
-            ScaleForm::Progressive => blocks * TILE_N,
-            ScaleForm::F16 | ScaleForm::F16Min => blocks.checked_mul(TILE_N * 2)?,
-            ScaleForm::Super | ScaleForm::SuperMin => weights / group,
-        };
+        let scales = (weights / group).checked_mul(scale.bytes())?;
         let mins = if scale.has_min() { scales } else { 0 };
         let supers = weights / SUPER_K;
         Some(PlaneSizes {

@@ -77,7 +77,7 @@ fn half(plane: &[u8], i: usize) -> f32 {
 /// Scale and min of column `n` in group `g` of its row.
 fn scale(w: &PackedMatrix, n: usize, g: usize) -> (f32, f32) {
     let spec = w.format.spec();
-    let groups = w.k.div_ceil(BLOCK_K) * (BLOCK_K / spec.group);
+    let groups = w.k.next_multiple_of(BLOCK_K) / spec.group;
     let at = (n / TILE_N * groups + g) * TILE_N + n % TILE_N;
     let sub = |plane: &[u8]| f32::from(plane[at] as i8);
     let of_super = |parts: usize, part: usize| {
@@ -90,6 +90,16 @@ fn scale(w: &PackedMatrix, n: usize, g: usize) -> (f32, f32) {
         ScaleForm::F16Min => (half(&w.s, at), half(&w.m, at)),
         ScaleForm::Super => (of_super(1, 0) * sub(&w.s), 0.0),
         ScaleForm::SuperMin => (of_super(2, 0) * sub(&w.s), of_super(2, 1) * sub(&w.m)),
+        ScaleForm::E8m0 => (2f32.powi(i32::from(w.s[at]) - 127) * 0.5, 0.0),
+        ScaleForm::E4m3 => {
+            let (exponent, mantissa) = (i32::from(w.s[at] >> 3), f32::from(w.s[at] & 7) / 8.0);
+            let number = if exponent == 0 {
+                mantissa * 2f32.powi(-6)
+            } else {
+                (1.0 + mantissa) * 2f32.powi(exponent - 7)
+            };
+            (number * 0.5, 0.0)
+        }
         ScaleForm::Channel | ScaleForm::Progressive => (0.0, 0.0),
     }
 }
@@ -126,10 +136,10 @@ pub(crate) fn matmul_row(x: &[f32], w: &PackedMatrix, activations: Activations, 
         for (b, block) in row.iter().enumerate() {
             let terms = block.codes.chunks(spec.group).enumerate().map(|(i, codes)| {
                 let first = b * BLOCK_K + i * spec.group;
-                let products = (first..).zip(codes).map(|(k, a)| a * code(w, n, k));
+                let products = (first..).zip(codes).map(|(k, a)| a * spec.value(code(w, n, k)));
                 let (p, sum): (i32, i32) = (products.sum(), codes.iter().sum());
                 let (s, m) = scale(w, n, first / spec.group);
-                let term = (p - spec.offset * sum) as f32 * s;
+                let term = p as f32 * s;
                 if spec.scale.has_min() { term + sum as f32 * m } else { term }
             });
             let term = terms.reduce(|a, b| a + b).unwrap_or_default();

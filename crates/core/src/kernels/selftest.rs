@@ -8,6 +8,7 @@ use crate::buffer::Bytes;
 use crate::format::{BLOCK_K, FORMATS, Format, MAX_STEP, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
 use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
 use crate::{Error, Result};
+use std::ops::RangeInclusive;
 
 /// One product to be checked.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,11 @@ pub enum Fill {
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for spec in FORMATS {
-        let widths: &[_] = if spec.scale.is_super() { &[256, 512, 768] } else { &[32, 64, 96, 576, 40] };
+        let widths: &[_] = match spec.format.k_multiple() {
+            1 => &[32, 64, 96, 576, 40],
+            128 => &[128, 256, 384],
+            _ => &[256, 512, 768],
+        };
         for activations in [Activations::A8, Activations::A16] {
             let mut case = |n, k, m, fill| {
                 cases.push(Case { format: spec.format, n, k, m, fill, activations, strict: m % 4 == 2 });
@@ -132,6 +137,16 @@ pub(crate) fn matrix(format: Format, n: usize, k: usize, fill: Fill, rng: &mut R
         };
         (0..len / 2).map(scale).flat_map(u16::to_le_bytes).collect()
     };
+    // Vectors of bytes of an ordinary range, or of one of tiny scales.
+    let bytes = |len: usize, of_tile: usize, ordinary: RangeInclusive<u8>, tiny, rng: &mut Rng| -> Vec<u8> {
+        let range = if fill == Fill::Tiny { tiny } else { ordinary };
+        let scale = |i: usize| {
+            let padding = i / TILE_N / of_tile * TILE_N + i % TILE_N >= n;
+            let drawn = range.start() + (rng.next() >> 8) as u8 % (range.end() - range.start() + 1);
+            if padding { u8::MAX } else { drawn }
+        };
+        (0..len).map(scale).collect()
+    };
     let floats = |len: usize, rng: &mut Rng| -> Vec<u8> {
         let mut value = || rng.float();
         match format {
@@ -144,12 +159,15 @@ pub(crate) fn matrix(format: Format, n: usize, k: usize, fill: Fill, rng: &mut R
     let spec = format.spec();
     let w = if takes_quantized(format) { codes(size.w, rng) } else { floats(size.w, rng) };
     let x = codes(size.x, rng);
+    let groups = blocks * BLOCK_K / spec.group;
     let (s, m) = match spec.scale {
         ScaleForm::Super | ScaleForm::SuperMin => (codes(size.s, rng), codes(size.m, rng)),
         ScaleForm::Progressive => {
             (codes(size.s, rng).into_iter().map(|step| step & MAX_STEP).collect(), Vec::new())
         }
-        _ => (scales(size.s, blocks, 1.0, rng), scales(size.m, blocks, 1.0, rng)),
+        ScaleForm::E8m0 => (bytes(size.s, groups, 112..=127, 0..=16, rng), vec![]),
+        ScaleForm::E4m3 => (bytes(size.s, groups, 0..=0x38, 0..=7, rng), vec![]),
+        _ => (scales(size.s, groups, 1.0, rng), scales(size.m, groups, 1.0, rng)),
     };
     let channel = |i: usize, rng: &mut Rng| match fill {
         _ if i >= n => f32::NAN,

@@ -1,8 +1,8 @@
 //! The block types of GGML files.
 
 use super::superblock::Superblock;
-use super::{Origin, Planes};
-use crate::format::{BLOCK_K, Codes, SUPER_K};
+use super::{Origin, Planes, ternary};
+use crate::format::{BLOCK_K, Codes, E4M3_MAX, E8M0_MAX, SUPER_K, ScaleForm};
 use crate::{Error, Format, Result};
 
 /// A tensor type as GGUF files number them.
@@ -48,10 +48,10 @@ pub const GGML_TYPES: &[TypeSpec] = &[
     spec(17, "IQ2_XS", 256, 74, None),
     spec(18, "IQ3_XXS", 256, 98, None),
     spec(19, "IQ1_S", 256, 50, None),
-    spec(20, "IQ4_NL", 32, 18, None),
+    spec(20, "IQ4_NL", 32, 18, Some(Format::Iq4)),
     spec(21, "IQ3_S", 256, 110, None),
     spec(22, "IQ2_S", 256, 82, None),
-    spec(23, "IQ4_XS", 256, 136, None),
+    spec(23, "IQ4_XS", 256, 136, Some(Format::Iq4k)),
     spec(24, "I8", 1, 1, None),
     spec(25, "I16", 1, 2, None),
     spec(26, "I32", 1, 4, None),
@@ -59,9 +59,11 @@ pub const GGML_TYPES: &[TypeSpec] = &[
     spec(28, "F64", 1, 8, None),
     spec(29, "IQ1_M", 256, 56, None),
     spec(30, "BF16", 1, 2, Some(Format::Bf16)),
-    spec(34, "TQ1_0", 256, 54, None),
-    spec(35, "TQ2_0", 256, 66, None),
-    spec(39, "MXFP4", 32, 17, None),
+    spec(34, "TQ1_0", 256, 54, Some(Format::T2)),
+    spec(35, "TQ2_0", 256, 66, Some(Format::T2)),
+    spec(39, "MXFP4", 32, 17, Some(Format::Mxfp4)),
+    spec(40, "NVFP4", 64, 36, Some(Format::Nvfp4)),
+    spec(41, "Q1_0", 128, 18, Some(Format::Q1)),
 ];
 
 impl GgmlType {
@@ -80,9 +82,9 @@ impl GgmlType {
         self.0.name
     }
 
-    /// The type whose blocks a format holds.
+    /// The type whose blocks a format holds; of two, the later one, which holds all of its codes.
     pub fn of_format(format: Format) -> Option<Self> {
-        GGML_TYPES.iter().find(|spec| spec.format == Some(format)).map(Self)
+        GGML_TYPES.iter().rfind(|spec| spec.format == Some(format)).map(Self)
     }
 
     /// The number in files.
@@ -186,12 +188,8 @@ pub(super) fn pack_row(
         "BF16" => pack_floats(planes, row, bytes, |b: [u8; 2]| half::bf16::from_le_bytes(b).is_finite()),
         _ => {
             for (b, block) in bytes.chunks_exact(ty.0.bytes).enumerate() {
-                let halves = if ty.0.block == SUPER_K {
-                    pack_super(planes, row, b, block)
-                } else {
-                    pack_block(planes, ty, row, b, block)
-                };
-                check_finite(b, halves)?;
+                pack_any_block(planes, ty, row, b, block)
+                    .map_err(|problem| format!("block {b}: {problem}; the file is damaged"))?;
             }
             Ok(())
         }
@@ -212,23 +210,57 @@ pub(super) fn unpack_row(
         _ => {
             for (b, block) in bytes.chunks_exact_mut(ty.0.bytes).enumerate() {
                 block.fill(0);
-                let halves = if ty.0.block == SUPER_K {
-                    unpack_super(planes, row, b, block).map_err(|problem| format!("block {b}: {problem}"))?
-                } else {
-                    unpack_block(planes, row, b, block)
-                };
-                check_finite(b, halves)?;
+                unpack_any_block(planes, ty, row, b, block)
+                    .map_err(|problem| format!("block {b}: {problem}"))?;
             }
             Ok(())
         }
     }
 }
 
-fn check_finite(b: usize, halves: [u16; 2]) -> std::result::Result<(), String> {
+/// Packs a block of any size. The error says what of it cannot be.
+fn pack_any_block(
+    planes: &mut Planes,
+    ty: GgmlType,
+    row: usize,
+    b: usize,
+    block: &[u8],
+) -> std::result::Result<(), String> {
+    let spec = planes.format.spec();
+    let halves = match spec.scale {
+        ScaleForm::Super | ScaleForm::SuperMin => pack_super(planes, row, b, block),
+        ScaleForm::E8m0 => return pack_mxfp4(planes, row, b, block),
+        ScaleForm::E4m3 => return pack_nvfp4(planes, row, b, block),
+        _ if spec.group > BLOCK_K => pack_wide(planes, ty, row, b, block),
+        _ => pack_block(planes, ty, row, b, block),
+    };
+    check_finite(halves)
+}
+
+/// Puts a block of zero bytes together, the inverse of [`pack_any_block`].
+fn unpack_any_block(
+    planes: &Planes,
+    ty: GgmlType,
+    row: usize,
+    b: usize,
+    block: &mut [u8],
+) -> std::result::Result<(), String> {
+    let spec = planes.format.spec();
+    let halves = match spec.scale {
+        ScaleForm::Super | ScaleForm::SuperMin => unpack_super(planes, row, b, block)?,
+        ScaleForm::E8m0 => return unpack_mxfp4(planes, row, b, block),
+        ScaleForm::E4m3 => return unpack_nvfp4(planes, row, b, block),
+        _ if spec.group > BLOCK_K => unpack_wide(planes, ty, row, b, block)?,
+        _ => unpack_block(planes, row, b, block),
+    };
+    check_finite(halves)
+}
+
+fn check_finite(halves: [u16; 2]) -> std::result::Result<(), String> {
     for (what, bits) in ["scale", "min"].into_iter().zip(halves) {
         let value = half::f16::from_bits(bits);
         if !value.is_finite() {
-            return Err(format!("block {b}: {what} is {value}; the file is damaged"));
+            return Err(format!("{what} is {value}"));
         }
     }
     Ok(())
@@ -315,6 +347,95 @@ fn unpack_block(planes: &Planes, row: usize, b: usize, block: &mut [u8]) -> [u16
     halves
 }
 
+/// Packs a block of 32: its scale and its codes.
+fn pack_mxfp4(planes: &mut Planes, row: usize, b: usize, block: &[u8]) -> std::result::Result<(), String> {
+    let word_at = |i: usize| u32::from_le_bytes([block[i], block[i + 1], block[i + 2], block[i + 3]]);
+    if block[0] > E8M0_MAX {
+        return Err("scale is NaN".to_owned());
+    }
+    planes.put_byte_scale(row, b, block[0]);
+    planes.put_words(row, b, &regroup_nibbles(std::array::from_fn(|i| word_at(1 + 4 * i))));
+    Ok(())
+}
+
+/// The inverse of [`pack_mxfp4`].
+fn unpack_mxfp4(planes: &Planes, row: usize, b: usize, block: &mut [u8]) -> std::result::Result<(), String> {
+    block[0] = planes.byte_scale(row, b);
+    for (k, code) in planes.codes(row, b).iter().enumerate() {
+        block[1 + k % 16] |= code << (4 * (k / 16));
+    }
+    Ok(())
+}
+
+/// Packs a block of 64: four scales, and the codes of as many groups of 16. A scale that is no number counts as 0, as GGML
+/// has it.
+fn pack_nvfp4(planes: &mut Planes, row: usize, b: usize, block: &[u8]) -> std::result::Result<(), String> {
+    let (scales, codes) = block.split_at(4);
+    for (i, scale) in scales.iter().enumerate() {
+        if *scale > 0x7f {
+            return Err(format!("scale {i} is the byte {scale}, which has a sign"));
+        }
+        planes.put_byte_scale(row, 4 * b + i, if *scale > E4M3_MAX { 0 } else { *scale });
+    }
+    for (half, bytes) in codes.chunks_exact(16).enumerate() {
+        let code = |k: usize| bytes[k / 16 * 8 + k % 8] >> (k % 16 / 8 * 4) & 15;
+        planes.put_codes(row, 2 * b + half, &std::array::from_fn(code));
+    }
+    Ok(())
+}
+
+/// The inverse of [`pack_nvfp4`].
+fn unpack_nvfp4(planes: &Planes, row: usize, b: usize, block: &mut [u8]) -> std::result::Result<(), String> {
+    let (scales, codes) = block.split_at_mut(4);
+    for (i, scale) in scales.iter_mut().enumerate() {
+        *scale = planes.byte_scale(row, 4 * b + i);
+    }
+    for (half, bytes) in codes.chunks_exact_mut(16).enumerate() {
+        for (k, code) in planes.codes(row, 2 * b + half).iter().enumerate() {
+            bytes[k / 16 * 8 + k % 8] |= code << (k % 16 / 8 * 4);
+        }
+    }
+    Ok(())
+}
+
+/// Packs a block of several blocks of 32 that share a scale; returns its bits.
+fn pack_wide(planes: &mut Planes, ty: GgmlType, row: usize, b: usize, block: &[u8]) -> [u16; 2] {
+    let (scale, codes) = match ty.name() {
+        "TQ1_0" => ternary::tq1_0(block),
+        "TQ2_0" => ternary::tq2_0(block),
+        _ => ternary::q1_0(block),
+    };
+    let of_block = ty.0.block / BLOCK_K;
+    for (i, codes) in codes.as_chunks().0.iter().enumerate().take(of_block) {
+        planes.put_codes(row, b * of_block + i, codes);
+    }
+    planes.put_scale(row, b, scale, 0);
+    [scale, 0]
+}
+
+/// The inverse of [`pack_wide`].
+fn unpack_wide(
+    planes: &Planes,
+    ty: GgmlType,
+    row: usize,
+    b: usize,
+    block: &mut [u8],
+) -> std::result::Result<[u16; 2], String> {
+    let of_block = ty.0.block / BLOCK_K;
+    let mut codes = [0; SUPER_K];
+    for (i, codes) in codes.as_chunks_mut().0.iter_mut().enumerate().take(of_block) {
+        *codes = planes.codes(row, b * of_block + i);
+    }
+    let halves = planes.scales(row, b);
+    match ty.name() {
+        "TQ1_0" if codes.contains(&3) => return Err("code 3 is no digit to base 3".to_owned()),
+        "TQ1_0" => ternary::put_tq1_0(halves[0], &codes, block),
+        "TQ2_0" => ternary::put_tq2_0(halves[0], &codes, block),
+        _ => ternary::put_q1_0(halves[0], &codes, block),
+    }
+    Ok(halves)
+}
+
 /// GGML pairs `k` (low nibble) with `k + 16` (high) in byte `k`; our word pairs `k` with `k + 4`.
 fn regroup_nibbles([q0, q1, q2, q3]: [u32; 4]) -> [u32; 4] {
     const LOW: u32 = 0x0f0f_0f0f;
@@ -330,6 +451,7 @@ fn pack_super(planes: &mut Planes, row: usize, b: usize, block: &[u8]) -> [u16; 
         Format::Q3k => Superblock::q3_k(block),
         Format::Q4k => Superblock::q45_k(block, false),
         Format::Q5k => Superblock::q45_k(block, true),
+        Format::Iq4k => Superblock::iq4_xs(block),
         _ => Superblock::q6_k(block),
     };
     for (i, codes) in superblock.codes.as_chunks().0.iter().enumerate() {
@@ -352,6 +474,7 @@ fn unpack_super(
         Format::Q3k => superblock.put_q3_k(block),
         Format::Q4k => superblock.put_q45_k(block, false),
         Format::Q5k => superblock.put_q45_k(block, true),
+        Format::Iq4k => superblock.put_iq4_xs(block),
         _ => superblock.put_q6_k(block),
     }?;
     Ok(superblock.d)

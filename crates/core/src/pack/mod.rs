@@ -6,6 +6,7 @@
 
 mod ggml;
 mod superblock;
+mod ternary;
 mod unpack;
 
 pub use ggml::{GGML_TYPES, GgmlType, TypeSpec};
@@ -236,8 +237,19 @@ impl Planes {
         }
     }
 
-    fn put_scale(&mut self, row: usize, b: usize, scale: u16, min: u16) {
-        let i = (row / TILE_N * self.blocks() + b) * TILE_N + row % TILE_N;
+    /// Where the scale of group `g` of a row is.
+    fn scale_at(&self, row: usize, g: usize) -> usize {
+        let groups = self.blocks() * BLOCK_K / self.format.spec().group;
+        (row / TILE_N * groups + g) * TILE_N + row % TILE_N
+    }
+
+    fn put_byte_scale(&mut self, row: usize, g: usize, scale: u8) {
+        let i = self.scale_at(row, g);
+        put(&mut self.s, i, [scale]);
+    }
+
+    fn put_scale(&mut self, row: usize, g: usize, scale: u16, min: u16) {
+        let i = self.scale_at(row, g);
         put(&mut self.s, i, scale.to_le_bytes());
         if !self.m.is_empty() {
             put(&mut self.m, i, min.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The superblocks of GGML's K types: 256 codes, and scales (and mins) a byte each that are multiplied with an f16.
+//! The superblocks of GGML's K types and of IQ4_XS: 256 codes, and scales (and mins) a byte each that are multiplied with an f16.
 //!
 //! GGML spreads 256 codes over bytes of which each holds one field of several codes that lie 32 apart: bits
 //! `bits * j..` of byte `i` of a run of 32 belong to code `32 * j + i` of those that share the run.
@@ -146,32 +146,74 @@ impl Superblock {
         Ok(())
     }
 
-    /// Adds a field of `bits` bits of all codes, at bit `shift` of each.
-    fn add_fields(&mut self, bytes: &[u8], bits: usize, shift: usize) {
-        let of_run = 32 * (8 / bits);
-        for (run, codes) in bytes.chunks_exact(32).zip(self.codes.chunks_exact_mut(of_run)) {
+    /// IQ4_XS: d, bits 4 and 5 of 8 scales with offset 32, their low bits, codes: 16 bytes hold those of 32 in a row.
+    pub(super) fn iq4_xs(block: &[u8]) -> Self {
+        let mut out = Self { d: [half_at(block, 0), 0], ..Self::ZERO };
+        let (high, low) = (half_at(block, 2), &block[4..8]);
+        for i in 0..8 {
+            let scale = low[i / 2] >> (4 * (i % 2)) & 15 | ((high >> (2 * i) & 3) as u8) << 4;
+            out.scales[i] = scale as i8 - 32;
+        }
+        for (run, codes) in block[8..136].chunks_exact(16).zip(out.codes.chunks_exact_mut(32)) {
             for (code, k) in codes.iter_mut().zip(0..) {
-                *code |= (run[k % 32] >> (bits * (k / 32)) & ((1 << bits) - 1)) << shift;
+                *code = run[k % 16] >> (4 * (k / 16)) & 15;
             }
         }
+        out
     }
 
-    /// Writes the field of `bits` bits at bit `shift` of all codes.
-    fn put_fields(&self, bytes: &mut [u8], bits: usize, shift: usize) {
-        let of_run = 32 * (8 / bits);
-        for (run, codes) in bytes.chunks_exact_mut(32).zip(self.codes.chunks_exact(of_run)) {
+    /// The inverse of [`Self::iq4_xs`].
+    pub(super) fn put_iq4_xs(&self, block: &mut [u8]) -> Result {
+        put_half(block, 0, self.d[0]);
+        let mut high = 0;
+        for i in 0..8 {
+            let scale = unsigned("scale", self.scales[i], 32, 6)?;
+            block[4 + i / 2] |= (scale & 15) << (4 * (i % 2));
+            high |= u16::from(scale >> 4) << (2 * i);
+        }
+        put_half(block, 2, high);
+        for (run, codes) in block[8..136].chunks_exact_mut(16).zip(self.codes.chunks_exact(32)) {
             for (code, k) in codes.iter().zip(0..) {
-                run[k % 32] |= (code >> shift & ((1 << bits) - 1)) << (bits * (k / 32));
+                run[k % 16] |= code << (4 * (k / 16));
             }
+        }
+        Ok(())
+    }
+
+    fn add_fields(&mut self, bytes: &[u8], bits: usize, shift: usize) {
+        add_fields(&mut self.codes, bytes, bits, shift);
+    }
+
+    fn put_fields(&self, bytes: &mut [u8], bits: usize, shift: usize) {
+        put_fields(&self.codes, bytes, bits, shift);
+    }
+}
+
+/// Adds a field of `bits` bits of all codes, at bit `shift` of each.
+pub(super) fn add_fields(codes: &mut [u8; SUPER_K], bytes: &[u8], bits: usize, shift: usize) {
+    let of_run = 32 * (8 / bits);
+    for (run, codes) in bytes.chunks_exact(32).zip(codes.chunks_exact_mut(of_run)) {
+        for (code, k) in codes.iter_mut().zip(0..) {
+            *code |= (run[k % 32] >> (bits * (k / 32)) & ((1 << bits) - 1)) << shift;
         }
     }
 }
 
-fn half_at(bytes: &[u8], i: usize) -> u16 {
+/// Writes the field of `bits` bits at bit `shift` of all codes.
+pub(super) fn put_fields(codes: &[u8; SUPER_K], bytes: &mut [u8], bits: usize, shift: usize) {
+    let of_run = 32 * (8 / bits);
+    for (run, codes) in bytes.chunks_exact_mut(32).zip(codes.chunks_exact(of_run)) {
+        for (code, k) in codes.iter().zip(0..) {
+            run[k % 32] |= (code >> shift & ((1 << bits) - 1)) << (bits * (k / 32));
+        }
+    }
+}
+
+pub(super) fn half_at(bytes: &[u8], i: usize) -> u16 {
     u16::from_le_bytes([bytes[i], bytes[i + 1]])
 }
 
-fn put_half(bytes: &mut [u8], i: usize, half: u16) {
+pub(super) fn put_half(bytes: &mut [u8], i: usize, half: u16) {
     bytes[i..i + 2].copy_from_slice(&half.to_le_bytes());
 }
 

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::format::{BLOCK_K, Codes, PLANES, SUPER_K, TILE_N, field_at};
 
 impl Planes {
-    /// The planes in order, to be filled: W, X, S, M, D.
+    /// The planes in order, to be filled: W, X, S, M, D, C.
     pub fn all_mut(&mut self) -> [&mut [u8]; PLANES] {
         [&mut self.w, &mut self.x, &mut self.s, &mut self.m, &mut self.d, &mut self.c]
     }
@@ -56,11 +56,16 @@ impl Planes {
         })
     }
 
-    /// The bits of scale and min of block `b`.
+    /// The bits of scale and min of group `b`.
     pub(super) fn scales(&self, row: usize, b: usize) -> [u16; 2] {
-        let i = (row / TILE_N * self.blocks() + b) * TILE_N + row % TILE_N;
+        let i = self.scale_at(row, b);
         let min = if self.m.is_empty() { 0 } else { u16::from_le_bytes(get(&self.m, i)) };
         [u16::from_le_bytes(get(&self.s, i)), min]
+    }
+
+    /// The byte that is the scale of group `b`.
+    pub(super) fn byte_scale(&self, row: usize, b: usize) -> u8 {
+        self.s[self.scale_at(row, b)]
     }
 
     /// Superblock `b`.

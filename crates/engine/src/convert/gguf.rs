@@ -302,13 +302,16 @@ fn find_tensors(header: &Gguf, config: &ModelConfig) -> Result<Vec<(TensorSpec, 
             || specs.iter().any(|spec| spec.name == tensor.name)
     };
     if let Some(tensor) = header.tensors.iter().find(|tensor| !known(tensor)) {
-        return Err(Error::unsupported(
-            &header.file,
-            format!("tensor {}", tensor.name),
-            format!("this tensor, which a plain {} model does not have,", config.architecture()),
-            "use another model",
-        )
-        .into());
+        let (what, hint) = match tensor.name.ends_with("scale") {
+            true => ("a scale of a whole matrix".to_owned(), "use a file with Q4_K or Q8_0"),
+            false => {
+                let architecture = config.architecture();
+                let what = format!("this tensor, which a plain {architecture} model does not have,");
+                (what, "use another model")
+            }
+        };
+        let field = format!("tensor {}", tensor.name);
+        return Err(Error::unsupported(&header.file, field, what, hint).into());
     }
     let by_name: std::collections::HashMap<&str, &TensorInfo> =
         header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();

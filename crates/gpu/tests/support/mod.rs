@@ -194,7 +194,7 @@ pub fn product(kernels: Kernels, x: &[f32], w: &PackedMatrix, n: usize) -> Exact
     let integers = kernels.products == Products::Dot4 && w.format.spec().codes != Codes::Float;
     let of_row = if w.format.spec().scale.is_channel() { Scaling::Row } else { Scaling::Block };
     let x = if integers { dequantized_with(x, of_row) } else { x.iter().map(|x| f64::from(*x)).collect() };
-    let group = w.format.spec().group;
+    let group = w.format.spec().group.min(32);
     let roundings = w.k.div_ceil(group) + 4 + if integers { 0 } else { group };
     let (mut value, mut terms) = (0.0, 0.0);
     for ((x, scaled), mins) in x.chunks(group).zip(scaled.chunks(group)).zip(mins.chunks(group)) {

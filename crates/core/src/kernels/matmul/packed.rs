@@ -1,7 +1,9 @@
 //! The packed formats at compile time: where a block's codes and scales are, and which product of an ISA takes them.
 
 use crate::activation::Block;
-use crate::format::{BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, ScaleForm, TILE_N};
+use crate::format::{
+    BLOCK_K, FORMATS, Format, FormatSpec, PackedMatrix, SUPER_K, ScaleForm, TILE_N, e4m3, e8m0,
+};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::BlockCodes;
 use crate::simd::dot::Codes;
@@ -29,19 +31,14 @@ impl<'a> Tile<'a> {
     pub(super) fn new(spec: &FormatSpec, w: &'a PackedMatrix, tile: usize) -> Self {
         let blocks = super::blocks(w);
         let [low, high] = spec.codes.fields().map(bytes_of_field);
-        let scales = match spec.scale {
-            ScaleForm::Super | ScaleForm::SuperMin => BLOCK_K / spec.group * LANES,
-            ScaleForm::Progressive => LANES,
-            ScaleForm::Channel => 0,
-            _ => 2 * LANES,
-        };
+        let scales = blocks * BLOCK_K / spec.group * LANES * spec.scale.bytes();
         let mins = if spec.scale.has_min() { scales } else { 0 };
-        let part = |plane: &'a [u8], block: usize| &plane[tile * blocks * block..][..blocks * block];
+        let part = |plane: &'a [u8], len: usize| &plane[tile * len..][..len];
         let supers = blocks / SUPER_BLOCKS * spec.scale.parts();
         Self {
             blocks,
-            w: part(&w.w, low),
-            x: part(&w.x, high),
+            w: part(&w.w, blocks * low),
+            x: part(&w.x, blocks * high),
             s: part(&w.s, scales),
             m: part(&w.m, mins),
             d: &bytemuck::cast_slice::<u8, u16>(&w.d).as_chunks().0[tile * supers..][..supers],
@@ -69,7 +66,7 @@ impl<'a> Tile<'a> {
             let d = s.load_f16(&self.d[group * spec.group / SUPER_K * spec.scale.parts() + part]);
             s.mul(d, s.load_i8(&bytemuck::cast_slice::<u8, i8>(plane).as_chunks().0[group]))
         } else {
-            s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[group])
+            one_level(s, spec, plane, group)
         }
     }
 
@@ -94,6 +91,18 @@ impl<'a> Tile<'a> {
             &plane[b * len..][..len]
         };
         Fields { planes: [block(self.w, bits[0]), block(self.x, bits[1])], bits }
+    }
+}
+
+/// The scales or mins of one level of group `group` of a tile, or of block `group` where groups are longer.
+#[inline(always)]
+pub(super) fn one_level<S: Dot>(s: S, spec: &FormatSpec, plane: &[u8], group: usize) -> S::F32 {
+    let at = group * (BLOCK_K / spec.groups()) / spec.group;
+    let floats = |value: fn(u8) -> f32| s.load(&plane.as_chunks::<LANES>().0[at].map(value));
+    match spec.scale {
+        ScaleForm::E8m0 => floats(e8m0),
+        ScaleForm::E4m3 => floats(e4m3),
+        _ => s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[at]),
     }
 }
 
@@ -148,6 +157,8 @@ pub(super) struct U5<const F: usize>;
 pub(super) struct I8;
 /// Codes of format number `F`, two groups a block.
 pub(super) struct Halves<const F: usize>;
+/// Codes of up to 4 bits of format number `F` that are looked up: two groups a block, or one, which may be longer.
+pub(super) struct Lookup<const F: usize>;
 
 impl<const F: usize> Packed<1> for U4<F> {
     const SPEC: &'static FormatSpec = &FORMATS[F];
@@ -215,6 +226,52 @@ impl<const F: usize> Packed<2> for Halves<F> {
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 2] {
         s.dot_halves(tile.fields(Self::SPEC.codes.fields(), b), x, Self::SPEC.offset)
+    }
+}
+
+impl<const F: usize, const G: usize> Packed<G> for Lookup<F> {
+    const SPEC: &'static FormatSpec = &FORMATS[F];
+
+    #[inline(always)]
+    fn dot<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: Block<'_, P, R>,
+    ) -> [[S::I32; R]; G] {
+        let spec = &FORMATS[F];
+        let values = Values { fields: tile.fields(spec.codes.fields(), b), table: &spec.values };
+        let halves = s.dot_signed(values, x);
+        let mut products = [[s.splat_i32(0); R]; G];
+        for r in 0..R {
+            if G == 1 {
+                products[0][r] = s.add_i32(halves[0][r], halves[1][r]);
+            } else {
+                for g in 0..G {
+                    products[g][r] = halves[g][r];
+                }
+            }
+        }
+        products
+    }
+}
+
+/// A block's values: what a table has for its codes.
+#[derive(Clone, Copy)]
+struct Values<'a> {
+    fields: Fields<'a>,
+    table: &'a [i8; 16],
+}
+
+impl Codes for Values<'_> {
+    #[inline(always)]
+    fn max(self) -> i32 {
+        self.table.iter().fold(0, |max, value| max.max(i32::from(*value).abs()))
+    }
+
+    #[inline(always)]
+    fn word<S: Dot>(self, s: S, word: usize, part: usize) -> S::Bytes {
+        s.lookup(self.table, self.fields.field(s, 0, word, part))
     }
 }
 
@@ -288,6 +345,23 @@ impl Unpack for I8 {
     #[inline(always)]
     fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
         codes.0 = bytemuck::cast(tile.w.as_chunks::<512>().0[b]);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<const F: usize> Unpack for Lookup<F> {
+    #[inline(always)]
+    fn unpack(tile: Tile<'_>, b: usize, codes: &mut BlockCodes) {
+        let spec = &FORMATS[F];
+        let bits = spec.codes.fields()[0];
+        let len = bytes_of_field(bits);
+        let granules: &[[u8; 64]] = tile.w[b * len..][..len].as_chunks().0;
+        for (i, out) in codes.0.iter_mut().enumerate() {
+            let (granule, shift) = (&granules[i * bits / 8], i * bits % 8);
+            for (code, byte) in out.iter_mut().zip(granule) {
+                *code = spec.values[usize::from(byte >> shift & ((1 << bits) - 1))].cast_unsigned();
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::packed::{I8, Tile, U4, U5, Unpack};
+use super::packed::{I8, Lookup, Tile, U4, U5, Unpack};
 use super::{Tiles, Write};
 use crate::activation::{PANEL, Panel, Panels, PanelsRef, QuantizedRows};
 use crate::format::{BLOCK_K, Format, PackedMatrix};
@@ -65,6 +65,11 @@ fn run_planes<E: MatrixEngine, const P: usize>(
         Format::Q5 => product!(U5<{ Format::Q5 as usize }>),
         Format::Q5m => product!(U5<{ Format::Q5m as usize }>),
         Format::Q5k => product!(U5<{ Format::Q5k as usize }>),
+        Format::Q1 => product!(Lookup<{ Format::Q1 as usize }>),
+        Format::T2 => product!(Lookup<{ Format::T2 as usize }>),
+        Format::Iq4 => product!(Lookup<{ Format::Iq4 as usize }>),
+        Format::Iq4k => product!(Lookup<{ Format::Iq4k as usize }>),
+        Format::Mxfp4 => product!(Lookup<{ Format::Mxfp4 as usize }>),
         _ => product!(I8),
     }
 }

@@ -3,11 +3,11 @@
 //! All rows of a panel share what is taken apart, and all formats share these loops: a format costs no more than what
 //! takes it apart. The sums are those of `quantized`.
 
-use super::packed::{SUPER_BLOCKS, Tile};
+use super::packed::{SUPER_BLOCKS, Tile, one_level};
 use super::quantized::{block, check};
 use super::{Tiles, Write};
 use crate::activation::{PANEL, Panel, Panels};
-use crate::format::{BLOCK_K, FormatSpec, PackedMatrix, TILE_N};
+use crate::format::{BLOCK_K, Codebook, FormatSpec, PackedMatrix, TILE_N};
 use crate::simd::{Dot, Kernel, LANES};
 use std::hint::black_box;
 use std::ops::Range;
@@ -33,7 +33,9 @@ const GROUPS: usize = 2 * SUPER_BLOCKS;
 /// What has been taken apart: a superblock, or what a row has left. No vector crosses a cache line.
 #[repr(C, align(64))]
 struct Unpacked {
-    codes: [BlockBytes; SUPER_BLOCKS],
+    digits: Digits,
+    /// Codes in digits to base 16, the highest first; most have one, of up to 7 bits.
+    codes: [[BlockBytes; SUPER_BLOCKS]; 2],
     scales: [[f32; LANES]; GROUPS],
     mins: [[f32; LANES]; GROUPS],
 }
@@ -54,7 +56,8 @@ impl<const P: usize> Kernel for Product<'_, P> {
         let Self { x, w, write, mut tiles, from } = self;
         let (spec, blocks) = (w.format.spec(), super::blocks(w));
         let mut unpacked = Unpacked {
-            codes: [[0; TILE_N * BLOCK_K]; SUPER_BLOCKS],
+            digits: Digits::new(spec),
+            codes: [[[0; TILE_N * BLOCK_K]; SUPER_BLOCKS]; 2],
             scales: [[0.0; LANES]; GROUPS],
             mins: [[0.0; LANES]; GROUPS],
         };
@@ -87,15 +90,25 @@ impl Kernel for Unpack<'_> {
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
         let Self { spec, tile, blocks, out } = self;
-        let codes = &mut out.codes[..blocks.len()];
+        let digits = &out.digits;
+        let [first, second] = out.codes.each_mut().map(|codes| &mut codes[..blocks.len()]);
+        let codes = &mut *first;
         match spec.codes.fields() {
+            [1, 0] => fields::<S, 1, 0>(s, tile, blocks.start, codes),
             [2, 0] => fields::<S, 2, 0>(s, tile, blocks.start, codes),
             [2, 1] => fields::<S, 2, 1>(s, tile, blocks.start, codes),
             [4, 1] => fields::<S, 4, 1>(s, tile, blocks.start, codes),
             [4, 2] => fields::<S, 4, 2>(s, tile, blocks.start, codes),
             _ => fields::<S, 4, 0>(s, tile, blocks.start, codes),
         }
-        let groups = BLOCK_K / spec.group;
+        if spec.codebook != Codebook::Linear {
+            if digits.count == 2 {
+                second.copy_from_slice(first);
+                look_up(s, &digits.tables[1], second);
+            }
+            look_up(s, &digits.tables[0], first);
+        }
+        let groups = spec.groups();
         let vectors = blocks.start * groups..blocks.end * groups;
         let parts = [(tile.s, &mut out.scales), (tile.m, &mut out.mins)];
         let count = if spec.scale.has_min() { 2 } else { 1 };
@@ -108,11 +121,48 @@ impl Kernel for Unpack<'_> {
                     s.store(s.mul(d, s.load_i8(scale)), out);
                 }
             } else {
-                let plane = &bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[vectors.clone()];
-                for (scale, out) in plane.iter().zip(out) {
-                    s.store(s.load_f16(scale), out);
+                for (group, out) in vectors.clone().zip(out) {
+                    s.store(one_level(s, spec, plane, group), out);
                 }
             }
+        }
+    }
+}
+
+/// What codes stand for, plus an offset, in unsigned digits: one of up to 7 bits, as products ask for, or two of 4.
+struct Digits {
+    count: usize,
+    /// The digits that a codebook has for codes.
+    tables: [[i8; 16]; 2],
+    /// Those of the offset.
+    offsets: [i32; 2],
+}
+
+impl Digits {
+    fn new(spec: &FormatSpec) -> Self {
+        if spec.codebook == Codebook::Linear {
+            return Self { count: 1, tables: [[0; 16]; 2], offsets: [spec.offset, 0] };
+        }
+        let offset = spec.values.iter().fold(0, |offset, value| offset.max(-i32::from(*value)));
+        let above = spec.values.map(|value| i32::from(value) + offset);
+        if above.iter().all(|value| *value < 128) {
+            return Self {
+                count: 1,
+                tables: [above.map(|value| value as i8), [0; 16]],
+                offsets: [offset, 0],
+            };
+        }
+        let tables = [above.map(|value| (value >> 4) as i8), above.map(|value| (value & 15) as i8)];
+        Self { count: 2, tables, offsets: [offset >> 4, offset & 15] }
+    }
+}
+
+/// Puts what a table has in the place of codes.
+#[inline(always)]
+fn look_up<S: Dot>(s: S, table: &[i8; 16], blocks: &mut [BlockBytes]) {
+    for granule in bytemuck::cast_slice_mut::<_, [u8; 64]>(blocks) {
+        for part in 0..S::PARTS {
+            s.store_bytes(s.lookup(table, s.load_bytes(granule, part)), granule, part);
         }
     }
 }
@@ -209,17 +259,30 @@ impl<const P: usize, const R: usize> Kernel for Group<'_, P, R> {
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
         let Self { spec, unpacked, x, row_blocks, blocks, first, values } = self;
+        let digits = &unpacked.digits;
         check(x, first..first + R, row_blocks);
         assert!(blocks.end <= row_blocks, "the blocks of a row");
         let mut sums = [s.splat(0.0); R];
         for r in 0..R {
             sums[r] = s.load(&values[r]);
         }
-        let groups = BLOCK_K / spec.group;
+        let groups = spec.groups();
         for (i, b) in blocks.enumerate() {
             // SAFETY: the panel has block `b` and the rows: they have been checked.
             let x = unsafe { block::<P, R>(x, b, first) };
-            let halves = s.dot_bytes(&unpacked.codes[i], x, spec.offset);
+            let mut halves = [[s.splat_i32(0); R]; 2];
+            for digit in 0..digits.count.min(2) {
+                let products = s.dot_bytes(&unpacked.codes[digit][i], x, digits.offsets[digit]);
+                if digit == 0 {
+                    halves = products;
+                    continue;
+                }
+                for (half, products) in halves.iter_mut().zip(products) {
+                    for r in 0..R {
+                        half[r] = s.add_i32(s.shl_i32::<4>(half[r]), products[r]);
+                    }
+                }
+            }
             for r in 0..R {
                 let [product, second] = [halves[0][r], halves[1][r]];
                 let term = if groups == 1 {

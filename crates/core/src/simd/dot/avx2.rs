@@ -49,6 +49,24 @@ fn add<const P: usize, const R: usize>(
     }
 }
 
+/// The same of signed codes: `|w|` times the activation with the sign of `w`.
+#[inline(always)]
+fn add_signed<const P: usize, const R: usize>(
+    sums: &mut Sums<P, R>,
+    codes: __m256i,
+    x: Block<'_, P, R>,
+    word: usize,
+) {
+    let magnitude = isa!(_mm256_abs_epi8(codes));
+    for r in 0..R {
+        for p in 0..P {
+            let signed = isa!(_mm256_sign_epi8(splat(&x.codes[r], p, word), codes));
+            let products = isa!(_mm256_maddubs_epi16(magnitude, signed));
+            sums[r][p] = isa!(_mm256_add_epi16(sums[r][p], products));
+        }
+    }
+}
+
 /// Adds both lanes of every column to the 32-bit sums of half `half`.
 #[inline(always)]
 fn widen<const P: usize, const R: usize>(sums: Sums<P, R>, half: usize, wide: &mut [[[__m256i; 2]; P]; R]) {
@@ -138,6 +156,40 @@ impl Dot for Avx2 {
     }
 
     #[inline(always)]
+    fn lookup(self, table: &[i8; 16], x: __m256i) -> __m256i {
+        isa!({
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), x)
+        })
+    }
+
+    /// As [`Dot::dot_i8`].
+    #[inline(always)]
+    fn dot_signed<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+    ) -> [[Self::I32; R]; 2] {
+        // Words whose products a lane of 16 bits holds, two of each.
+        let together = if 4 * 2 * 127 * w.max() < 1 << 15 { 4 } else { 1 };
+        let mut products = [[[zero(); 2]; R]; 2];
+        for half in 0..2 {
+            let mut wide = [[[zero(); 2]; P]; R];
+            for part in 0..2 {
+                for first in (4 * half..4 * half + 4).step_by(together) {
+                    let mut sums = [[zero(); P]; R];
+                    for word in first..first + together {
+                        add_signed(&mut sums, w.word(self, word, part), x, word);
+                    }
+                    widen(sums, part, &mut wide);
+                }
+            }
+            products[half] = super::join(self, wide, [0; R], 0);
+        }
+        products
+    }
+
+    #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Output {
         #[inline(never)]
         #[target_feature(enable = "avx2,f16c")]
@@ -191,21 +243,14 @@ impl Dot for Avx2 {
         super::join(self, wide, *x.sums, offset)
     }
 
-    /// `|w|` times the activation with the sign of `w`: a pair is at most 2 * 128 * 127 = 32512.
+    /// A pair of products is at most 2 * 128 * 127 = 32512.
     #[inline(always)]
     fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [Self::I32; R] {
         let mut wide = [[[zero(); 2]; P]; R];
         for half in 0..2 {
             for word in 0..8 {
-                let codes = load(w, word, half);
-                let magnitude = isa!(_mm256_abs_epi8(codes));
                 let mut sums = [[zero(); P]; R];
-                for r in 0..R {
-                    for p in 0..P {
-                        let signed = isa!(_mm256_sign_epi8(splat(&x.codes[r], p, word), codes));
-                        sums[r][p] = isa!(_mm256_maddubs_epi16(magnitude, signed));
-                    }
-                }
+                add_signed(&mut sums, load(w, word, half), x, word);
                 widen(sums, half, &mut wide);
             }
         }

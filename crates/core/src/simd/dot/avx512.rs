@@ -52,6 +52,12 @@ fn load(bytes: &[u8; 64]) -> __m512i {
     isa!(_mm512_loadu_si512(bytes.as_ptr().cast()))
 }
 
+/// Signed bytes plus 128, as unsigned.
+#[inline(always)]
+fn plus_128(codes: __m512i) -> __m512i {
+    isa!(_mm512_xor_si512(codes, _mm512_set1_epi8(i8::MIN)))
+}
+
 /// The low and the high nibbles of a granule.
 #[inline(always)]
 fn nibbles(words: __m512i) -> [__m512i; 2] {
@@ -118,6 +124,32 @@ impl Dot for Avx512 {
     }
 
     #[inline(always)]
+    fn lookup(self, table: &[i8; 16], x: __m512i) -> __m512i {
+        isa!({
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), x)
+        })
+    }
+
+    #[inline(always)]
+    fn dot_signed<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+    ) -> [[__m512i; R]; 2] {
+        let of_rows = super::half_sums(x);
+        let mut products = [[self.splat_i32(0); R]; 2];
+        for half in 0..2 {
+            let mut sums = Sums::new(self, &of_rows[half], 128);
+            for word in 4 * half..4 * half + 4 {
+                sums.add(plus_128(w.word(self, word, 0)), x, word);
+            }
+            products[half] = sums.join(self, x);
+        }
+        products
+    }
+
+    #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Output {
         #[inline(never)]
         #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -165,9 +197,7 @@ impl Dot for Avx512 {
     fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [__m512i; R] {
         let mut sums = Sums::new(self, x.sums, 128);
         for (word, granule) in w.as_chunks().0.iter().enumerate() {
-            // Signed bytes plus 128, as unsigned.
-            let codes = isa!(_mm512_xor_si512(load(granule), _mm512_set1_epi8(i8::MIN)));
-            sums.add(codes, x, word);
+            sums.add(plus_128(load(granule)), x, word);
         }
         sums.join(self, x)
     }

@@ -49,6 +49,25 @@ pub trait Dot: Simd {
         offset: i32,
     ) -> [[Self::I32; R]; 2];
 
+    /// What `table` has for every byte, all below 16.
+    fn lookup(self, table: &[i8; 16], x: Self::Bytes) -> Self::Bytes;
+
+    /// [`Dot::dot_halves`] of codes that are signed bytes above -128, and have no offset.
+    #[inline(always)]
+    fn dot_signed<C: Codes, const P: usize, const R: usize>(
+        self,
+        w: C,
+        x: Block<'_, P, R>,
+    ) -> [[Self::I32; R]; 2] {
+        let mut words = [[0; 64]; 8];
+        for (i, word) in words.iter_mut().enumerate() {
+            for part in 0..Self::PARTS {
+                self.store_bytes(w.word(self, i, part), word, part);
+            }
+        }
+        scalar::halves(self, &scalar::codes_i8(bytemuck::cast_ref(&words)), x, [[0; R]; 2], 0)
+    }
+
     /// The same of codes that are bytes: `[8][16]` words of 4.
     #[inline(always)]
     fn dot_bytes<const P: usize, const R: usize>(
@@ -116,9 +135,10 @@ pub trait Dot: Simd {
     }
 }
 
-/// The unsigned codes of a block of 16 columns, as their format unpacks them.
+/// The codes of a block of 16 columns, as their format unpacks them: unsigned for [`Dot::dot_halves`], signed for
+/// [`Dot::dot_signed`].
 pub trait Codes: Copy {
-    /// The largest code, at most 127.
+    /// The largest magnitude of a code, at most 127.
     fn max(self) -> i32;
 
     /// The codes of word `word` (its `k` are `4 * word..`) of the columns of part `part`.

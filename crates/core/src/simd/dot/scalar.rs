@@ -64,22 +64,36 @@ impl Dot for Scalar {
         x: Block<'_, P, R>,
         offset: i32,
     ) -> [[Self::I32; R]; 2] {
-        let mut codes = [[0; TILE_N]; BLOCK_K];
-        for (word, codes) in codes.chunks_exact_mut(4).enumerate() {
-            for (column, bytes) in w.word(self, word, 0).chunks_exact(4).enumerate() {
-                for (codes, byte) in codes.iter_mut().zip(bytes) {
-                    codes[column] = i32::from(*byte);
-                }
+        halves(self, &codes(self, w), x, super::half_sums(x), offset)
+    }
+    fn lookup(self, table: &[i8; 16], x: [u8; 64]) -> [u8; 64] {
+        x.map(|code| table[usize::from(code & 15)].cast_unsigned())
+    }
+}
+
+fn codes(s: Scalar, w: impl super::Codes) -> Codes {
+    let mut codes = [[0; TILE_N]; BLOCK_K];
+    for (word, codes) in codes.chunks_exact_mut(4).enumerate() {
+        for (column, bytes) in w.word(s, word, 0).chunks_exact(4).enumerate() {
+            for (codes, byte) in codes.iter_mut().zip(bytes) {
+                codes[column] = i32::from(*byte);
             }
         }
-        let sums = super::half_sums(x);
-        let (first, second) = codes.split_at(BLOCK_K / 2);
-        let half = |codes, at, sums| {
-            let planes = dot_planes(self, codes, x, at);
-            super::join(self, planes, sums, offset)
-        };
-        [half(first, 0, sums[0]), half(second, BLOCK_K / 2, sums[1])]
     }
+    codes
+}
+
+/// The sums over both halves.
+pub(super) fn halves<S: Dot, const P: usize, const R: usize>(
+    s: S,
+    codes: &Codes,
+    x: Block<'_, P, R>,
+    sums: [[i32; R]; 2],
+    offset: i32,
+) -> [[S::I32; R]; 2] {
+    let (first, second) = codes.split_at(BLOCK_K / 2);
+    let half = |codes, at, sums| super::join(s, dot_planes(s, codes, x, at), sums, offset);
+    [half(first, 0, sums[0]), half(second, BLOCK_K / 2, sums[1])]
 }
 
 pub(super) fn dot<S: Dot, const P: usize, const R: usize>(

@@ -113,6 +113,14 @@ pub(super) fn field(x: v128, bits: usize, from: usize) -> v128 {
     v128_and(u32x4_shr(x, from as u32), u8x16_splat(((1 << bits) - 1) as u8))
 }
 
+/// [`Dot::lookup`]
+#[inline(always)]
+pub(super) fn lookup(table: &[i8; 16], x: v128) -> v128 {
+    // SAFETY: 16 bytes; loads may be unaligned.
+    let table = unsafe { v128_load(table.as_ptr().cast()) };
+    i8x16_swizzle(table, x)
+}
+
 /// [`Dot::join`]
 #[inline(always)]
 pub(super) fn join(low: v128, high: v128, at: usize) -> v128 {
@@ -207,6 +215,11 @@ impl Dot for Wasm {
             products[half] = super::join(self, sums, of_rows[half], offset);
         }
         products
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[i8; 16], x: v128) -> v128 {
+        lookup(table, x)
     }
 
     #[inline(always)]

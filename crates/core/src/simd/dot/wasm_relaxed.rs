@@ -8,6 +8,7 @@
 
 use core::arch::wasm32::*;
 use core::hint::black_box;
+use core::ops::Range;
 
 use super::wasm::{self, load};
 use super::{Codes, Dot};
@@ -146,6 +147,32 @@ impl Signs {
     }
 }
 
+/// The sums over some words of the products of signed bytes.
+#[inline(always)]
+fn signed<const R: usize>(
+    signs: &[Signs; R],
+    words: Range<usize>,
+    codes: impl Fn(usize, usize) -> v128,
+) -> [Sums<1, R>; 4] {
+    let mut below = [[[zero()]; R]; 4];
+    let mut sums: [Sums<1, R>; 4] = quarters(words.len(), |above, word, quarter| {
+        let word = words.start + word;
+        let codes = codes(word, quarter);
+        for r in 0..R {
+            let above = &mut above[0][r][0];
+            let below = &mut below[quarter][r][0];
+            *above = i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].above, word), *above);
+            *below = i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].below, word), *below);
+        }
+    });
+    for (sums, below) in
+        sums.as_flattened_mut().as_flattened_mut().iter_mut().zip(below.as_flattened().as_flattened())
+    {
+        *sums = i32x4_sub(*sums, *below);
+    }
+    sums
+}
+
 /// [`Dot::dots_u4`] for as many tiles as have registers for their sums.
 ///
 /// The number of granules and the addresses are hidden from LLVM. If it knew them, it would put all the loads of a block
@@ -258,6 +285,11 @@ impl Dot for WasmRelaxed {
     }
 
     #[inline(always)]
+    fn lookup(self, table: &[i8; 16], x: v128) -> v128 {
+        wasm::lookup(table, x)
+    }
+
+    #[inline(always)]
     fn dot_u4<const P: usize, const R: usize>(
         self,
         w: &[u8; 256],
@@ -307,21 +339,7 @@ impl Dot for WasmRelaxed {
             return wasm::dot(self, x, 0, wasm::I8(w));
         }
         let signs = x.codes.each_ref().map(|codes| Signs::new(&codes.0[0]));
-        let mut below = [[[zero()]; R]; 4];
-        let mut sums: [Sums<1, R>; 4] = quarters(8, |above, word, quarter| {
-            let codes = load(w, word, quarter);
-            for r in 0..R {
-                let above = &mut above[0][r][0];
-                let below = &mut below[quarter][r][0];
-                *above = i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].above, word), *above);
-                *below = i32x4_relaxed_dot_i8x16_i7x16_add(codes, splat(&signs[r].below, word), *below);
-            }
-        });
-        for (sums, below) in
-            sums.as_flattened_mut().as_flattened_mut().iter_mut().zip(below.as_flattened().as_flattened())
-        {
-            *sums = i32x4_sub(*sums, *below);
-        }
+        let sums = signed(&signs, 0..8, |word, quarter| load(w, word, quarter));
         join(self, sums, *x.sums, 0)
     }
 }
