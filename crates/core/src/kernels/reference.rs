@@ -85,11 +85,12 @@ pub(crate) fn matmul_row(x: &[f32], w: &PackedMatrix, activations: Activations) 
         return (0..w.n).map(|n| (0..w.k).fold(0.0, |sum, k| sum + x[k] * float(w, n, k))).collect();
     }
     let row = quantize(x, activations);
+    let of_sum = spec.codes.summed();
     let column = |n: usize| {
         let mut acc = 0.0f32;
         for (b, block) in row.iter().enumerate() {
-            let terms = block.codes.chunks(spec.group).enumerate().map(|(i, codes)| {
-                let first = b * BLOCK_K + i * spec.group;
+            let terms = block.codes.chunks(of_sum).enumerate().map(|(i, codes)| {
+                let first = b * BLOCK_K + i * of_sum;
                 let products = (first..).zip(codes).map(|(k, a)| a * code(w, n, k));
                 let (p, sum): (i32, i32) = (products.sum(), codes.iter().sum());
                 let (s, m) = scale(w, n, first / spec.group);

@@ -3,7 +3,7 @@
 //! GGML spreads 256 codes over bytes of which each holds one field of several codes that lie 32 apart: bits
 //! `bits * j..` of byte `i` of a run of 32 belong to code `32 * j + i` of those that share the run.
 
-use crate::format::SUPER_K;
+use crate::format::{SUPER_K, SuperScales};
 
 /// A superblock, taken apart.
 pub(super) struct Superblock {
@@ -19,6 +19,12 @@ pub(super) struct Superblock {
 
 impl Superblock {
     const ZERO: Self = Self { codes: [0; SUPER_K], scales: [0; 16], mins: [0; 16], d: [0; 2] };
+
+    /// The scales alone.
+    pub(super) fn of_scales(stored: &SuperScales) -> Self {
+        let SuperScales { scales, mins, d } = *stored;
+        Self { scales, mins, d: d.map(half::f16::to_bits), ..Self::ZERO }
+    }
 
     /// Q2_K: scales and mins (4 bits each) of 16 groups, codes, d, dmin.
     pub(super) fn q2_k(block: &[u8]) -> Self {

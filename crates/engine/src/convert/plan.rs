@@ -1,11 +1,12 @@
 //! What is to be read, in which order, and where it goes.
 
-use super::{Description, Options, TOKENIZER, Weights, in_file};
+use super::rounder::ByWeights;
+use super::{Description, Options, Packed, Rounder, TOKENIZER, Weights, in_file};
 use crate::arch::{TensorKind, TensorSpec};
 use crate::{Result, SamplingOptions};
 use lowbit_core::container::{Item, Layout, Place};
 use lowbit_core::format::{BLOCK_K, PLANES, TILE_N};
-use lowbit_core::pack::{GgmlType, Origin, Planes};
+use lowbit_core::pack::{GgmlType, Origin, Planes, matrix_from_ggml};
 use lowbit_core::{Error, Format};
 use std::ops::Range;
 
@@ -70,6 +71,8 @@ impl Packing {
 
 #[derive(Debug)]
 struct Tensor {
+    /// Name in the artifact.
+    item: String,
     /// Name in the source, for messages.
     name: String,
     file: usize,
@@ -169,6 +172,20 @@ impl Plan {
         bytes: &[u8],
         write: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        self.run_rounded(i, bytes, &mut ByWeights, write)
+    }
+
+    /// As [`Plan::run`], with matrices rounded as `rounder` says.
+    ///
+    /// # Errors
+    /// As [`Plan::run`], and those of `rounder`.
+    pub fn run_rounded(
+        &mut self,
+        i: usize,
+        bytes: &[u8],
+        rounder: &mut dyn Rounder,
+        write: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let step = &self.steps[i];
         let tensor = &self.tensors[step.tensor];
         let origin = Origin { file: &self.files[tensor.file], tensor: &tensor.name };
@@ -197,8 +214,17 @@ impl Plan {
             planes.pack_ggml(tensor.ty, step.rows, bytes, origin)?;
         } else {
             self.floats.clear();
-            tensor.ty.floats(bytes, &mut self.floats, origin)?;
-            planes.pack_f32(&self.floats, origin)?;
+            if tensor.ty.is_float() {
+                tensor.ty.floats(bytes, &mut self.floats, origin)?;
+            } else {
+                let matrix = matrix_from_ggml(tensor.ty, step.rows, k, bytes, origin)?;
+                self.floats.resize(step.rows * k, 0.0);
+                let rows = self.floats.chunks_exact_mut(k).enumerate();
+                rows.for_each(|(row, values)| matrix.dequantize_row(row, values));
+            }
+            planes.pack_rounded(&self.floats, &rounder.rounding(&tensor.item)?, origin)?;
+            let (tensor, weights) = (&*tensor.item, &*self.floats);
+            rounder.packed(Packed { tensor, format, k, weights, planes })?;
         }
         let at = planes.offsets(step.first_row).ok_or_else(|| overflow(origin))?;
         for ((start, offset), plane) in starts.into_iter().zip(at.array()).zip(planes.all()) {
@@ -228,7 +254,8 @@ impl Plan {
             let range = offset + start..offset + start + (rows * row_bytes) as u64;
             self.steps.push(Step { file, range, tensor: self.tensors.len(), first_row, rows });
         }
-        self.tensors.push(Tensor { name, file, ty, kind });
+        let item = item.name().to_owned();
+        self.tensors.push(Tensor { item, name, file, ty, kind });
         Ok(())
     }
 }
@@ -255,14 +282,22 @@ fn item(
                 return Err(Error::malformed(file, format!("tensor {}", source.name), problem).into());
             }
             let outer = spec.name.starts_with("token_embd") || spec.name.starts_with("output");
-            let format = match options.weights {
-                _ if !source.ty.is_float() => format,
-                Weights::Auto if quantise_by_default => Format::Q8,
-                Weights::Auto | Weights::Keep => format,
-                Weights::Q8 => Format::Q8,
-                Weights::Q4 if outer => Format::Q8,
-                Weights::Q4 => Format::Q4,
+            let chosen = options.formats.get(&name).copied();
+            let by_bits =
+                options.weights.formats().map(|[outermost, inner]| if outer { outermost } else { inner });
+            let format = match chosen.or(by_bits) {
+                _ if !source.ty.is_float() && !options.requantize => format,
+                Some(chosen) => chosen,
+                None if options.weights == Weights::Auto && quantise_by_default && source.ty.is_float() => {
+                    Format::Q8
+                }
+                None => format,
             };
+            if !k.is_multiple_of(format.k_multiple()) {
+                let (of, multiple) = (format.spec().name, format.k_multiple());
+                let problem = format!("has rows of {k} weights; those of {of} are multiples of {multiple}");
+                return Err(Error::malformed(file, format!("tensor {}", source.name), problem).into());
+            }
             Ok(Item::Matrix { name, format, n, k })
         }
     }

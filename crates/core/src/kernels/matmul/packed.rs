@@ -104,7 +104,7 @@ pub(super) trait Packed<const G: usize> {
         products
     }
 
-    /// The scales of the groups of block `b`.
+    /// The scales of the groups of block `b`; groups that share one have it each.
     #[inline(always)]
     fn scales<S: Dot>(s: S, tile: Tile<'_>, b: usize) -> [S::F32; G] {
         Self::scales_of(s, tile, tile.s, 0, b)
@@ -128,14 +128,17 @@ pub(super) trait Packed<const G: usize> {
                 scales[g] = s.mul(d, s.load_i8(&vectors[b * G + g]));
             }
         } else {
-            scales[0] = s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[b]);
+            let of_block = s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[b]);
+            for g in 0..G {
+                scales[g] = of_block;
+            }
         }
         scales
     }
 }
 
 /// In place of a format's number: any, told apart at run time.
-const ANY: usize = usize::MAX;
+pub(super) const ANY: usize = usize::MAX;
 
 /// The number of a format: its own, or, in modules whose size counts, none of its own. Then all formats with such codes
 /// share one copy of the loops.

@@ -34,7 +34,7 @@ pub(super) fn run<E: MatrixEngine>(
     write: Write,
     tiles: Tiles<'_>,
 ) -> usize {
-    if w.format.spec().group < BLOCK_K {
+    if w.format.spec().codes.summed() < BLOCK_K {
         return 0;
     }
     match x.panels() {

@@ -2,13 +2,13 @@
 //!
 //! With `P = sum of a * u` and `S = sum of a` over a block, in increasing order of blocks:
 //! `acc = fl(acc + fl(fl(f32(P - offset * S) * s) * d))`, or with mins
-//! `acc = fl(acc + fl(fl(fl(f32(P) * s) + fl(f32(S) * m)) * d))`. Of a block whose halves have scales of their own the terms
-//! of both are added, rounded, before `d` is multiplied. `s` and `m` of two levels are products, which are exact.
+//! `acc = fl(acc + fl(fl(fl(f32(P) * s) + fl(f32(S) * m)) * d))`. Of codes of 2, 3 and 6 bits, whose halves of a block may
+//! have scales of their own, the terms of both halves are added, rounded, before `d` is multiplied. `s` and `m` of two levels are products, which are exact.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::packed::{Halves, I8, Packed, Tile, U4, U5, shared};
+use super::packed::{ANY, Halves, I8, Packed, Tile, U4, U5, shared};
 use super::{Tiles, Write};
 use crate::activation::{Block, PANEL, Panel, Panels};
 use crate::format::{Format, PackedMatrix};
@@ -36,6 +36,7 @@ pub(super) fn run<S: Dot, const P: usize>(
         Format::Q5 => product!(U5<{ shared(Format::Q5) }>),
         Format::Q5m => product!(U5<{ shared(Format::Q5m) }>),
         Format::Q5k => product!(U5<{ shared(Format::Q5k) }>),
+        Format::Q2 | Format::Q2m | Format::Q3 | Format::Q6 => product!(Halves<ANY>),
         Format::Q2k => product!(Halves<{ shared(Format::Q2k) }>),
         Format::Q3k => product!(Halves<{ shared(Format::Q3k) }>),
         Format::Q6k => product!(Halves<{ shared(Format::Q6k) }>),
