@@ -4,6 +4,7 @@
 //! every weight gets a code: the nearest, or what a [`ChooseCodes`] chooses.
 
 use super::{BLOCK_K, Codes, FormatSpec, SUPER_K};
+use crate::simd::{Dot, Isa, Kernel, Simd, dispatch};
 use half::f16;
 
 /// How scales are chosen.
@@ -136,11 +137,11 @@ impl RowScales {
         if importance.len() != weights.len() {
             return None;
         }
-        let snap = if spec.scale.is_super() { |levels| levels } else { Levels::halves };
-        let groups = weights.chunks_exact(spec.group).zip(importance.chunks_exact(spec.group));
-        let levels =
-            groups.map(|(weights, importance)| Group { grid, weights, importance, snap }.levels(search));
-        let mut scales = Self { levels: levels.collect::<Option<_>>()?, supers: Vec::new() };
+        let mut levels = Vec::with_capacity(weights.len() / spec.group);
+        let fit = Fit { spec, grid, weights, importance, search, levels: &mut levels };
+        // The same bits whatever the ISA: nothing but what the compiler makes of plain loops.
+        dispatch(Isa::best(), fit).then_some(())?;
+        let mut scales = Self { levels, supers: Vec::new() };
         if spec.scale.is_super() {
             for levels in scales.levels.chunks_exact_mut(SUPER_K / spec.group) {
                 scales.supers.push(two_levels(levels)?);
@@ -180,100 +181,101 @@ fn two_levels(levels: &mut [Levels]) -> Option<SuperScales> {
     Some(stored)
 }
 
+/// The levels of the groups of a row; whether all have some.
+struct Fit<'a> {
+    spec: &'a FormatSpec,
+    grid: Grid,
+    weights: &'a [f32],
+    importance: &'a [f32],
+    search: ScaleSearch,
+    levels: &'a mut Vec<Levels>,
+}
+
+impl Kernel for Fit<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<S: Simd + Dot>(self, _: S) -> bool {
+        let Self { spec, grid, weights, importance, search, levels } = self;
+        let stores_halves = !spec.scale.is_super();
+        let mut candidates = Vec::new();
+        for (weights, importance) in weights.chunks_exact(spec.group).zip(importance.chunks_exact(spec.group))
+        {
+            candidates.clear();
+            grid.offer(weights, search, &mut candidates);
+            match (Group { grid, weights, importance, stores_halves }).best(&candidates, search) {
+                Some(best) => levels.push(best),
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Grid {
+    /// Appends levels to choose from for a group.
+    fn offer(self, weights: &[f32], search: ScaleSearch, candidates: &mut Vec<Levels>) {
+        let [lowest, highest] = [self.lowest, self.highest].map(f32::from);
+        let smallest = weights.iter().copied().fold(f32::INFINITY, f32::min);
+        let largest = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if self.has_min {
+            // All of the range, or with some of its ends cut off.
+            let step = 0.25 * (largest - smallest) / highest;
+            let cuts = if search == ScaleSearch::AbsMax { 1 } else { 5 };
+            for (low, high) in (0..cuts).flat_map(|low| (0..cuts).map(move |high| (low, high))) {
+                let (min, max) = (smallest + low as f32 * step, largest - high as f32 * step);
+                candidates.push(Levels { scale: (max - min) / highest, min });
+            }
+            return;
+        }
+        // The weight of largest magnitude gets some code at the end of the range, or would get one beyond it.
+        let extreme = if -smallest > largest { smallest } else { largest };
+        candidates.push(Levels { scale: extreme / lowest, min: 0.0 });
+        if search == ScaleSearch::Clips {
+            let step = if highest < 8.0 { 0.25 } else { 0.5 };
+            let mut clip = highest;
+            while clip < 1.75 - lowest {
+                candidates.extend([-clip, clip].map(|code| Levels { scale: extreme / code, min: 0.0 }));
+                clip += step;
+            }
+        }
+    }
+}
+
 /// Weights that share their levels.
 struct Group<'a> {
     grid: Grid,
     weights: &'a [f32],
     importance: &'a [f32],
-    /// What becomes of levels that are stored.
-    snap: fn(Levels) -> Levels,
+    /// Whether levels are stored as halves; otherwise they are yet to be made such as can be stored.
+    stores_halves: bool,
 }
 
 impl Group<'_> {
-    /// The best levels that can be stored; `None` when the weights are too large for all.
-    fn levels(&self, search: ScaleSearch) -> Option<Levels> {
-        let (smallest, largest) = self
-            .weights
-            .iter()
-            .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), &w| (low.min(w), high.max(w)));
-        let mut best = (f32::INFINITY, Levels::default());
-        let mut offer = |levels: Levels| {
-            let levels = (self.snap)(levels);
-            let error = self.error(levels);
-            if error < best.0 {
-                best = (error, levels);
-            }
-            levels
-        };
-        if self.grid.has_min {
-            self.offer_ranges(search, smallest, largest, &mut offer);
-        } else {
-            self.offer_clips(search, if -smallest > largest { smallest } else { largest }, &mut offer);
-        }
-        let (error, mut levels) = best;
-        if search == ScaleSearch::Clips && error > 0.0 {
-            levels = self.descend(levels, error);
-        }
-        best.0.is_finite().then_some(levels)
-    }
-
-    /// Levels without a min, where the weight of largest magnitude, `extreme`, gets some code at the end of the range, or
-    /// would get one beyond it.
-    fn offer_clips(&self, search: ScaleSearch, extreme: f32, offer: &mut impl FnMut(Levels) -> Levels) {
-        let Grid { lowest, highest, .. } = self.grid;
-        let [lowest, highest] = [lowest, highest].map(f32::from);
-        let levels = |code: f32| Levels { scale: extreme / code, min: 0.0 };
-        offer(levels(lowest));
-        if search == ScaleSearch::AbsMax {
-            return;
-        }
-        let step = if highest < 8.0 { 0.25 } else { 0.5 };
-        let mut clip = highest;
-        while clip < 1.75 - lowest {
-            for sign in [-1.0, 1.0] {
-                let first = offer(levels(sign * clip));
-                offer(self.refined(first));
-            }
-            clip += step;
-        }
-    }
-
-    /// Levels for all of the range of the weights, or with some of its ends cut off.
-    fn offer_ranges(
-        &self,
-        search: ScaleSearch,
-        smallest: f32,
-        largest: f32,
-        offer: &mut impl FnMut(Levels) -> Levels,
-    ) {
-        let codes = f32::from(self.grid.highest);
-        let step = 0.25 * (largest - smallest) / codes;
-        let cuts: &[f32] = if search == ScaleSearch::AbsMax { &[0.0] } else { &[0.0, 1.0, 2.0, 3.0, 4.0] };
-        for low in cuts {
-            for high in cuts {
-                let (min, max) = (smallest + low * step, largest - high * step);
-                let first = offer(Levels { scale: (max - min) / codes, min });
-                if search == ScaleSearch::Clips {
-                    offer(self.refined(first));
-                }
-            }
-        }
-    }
-
-    /// Refines levels while that makes the error smaller.
-    fn descend(&self, mut levels: Levels, mut error: f32) -> Levels {
-        for _ in 0..4 {
-            let next = (self.snap)(self.refined(levels));
-            let of_next = self.error(next);
-            if of_next >= error || of_next.is_nan() {
+    /// The best of `candidates`, refined while that makes the error smaller; `None` when the weights are too large for all.
+    #[inline(always)]
+    fn best(&self, candidates: &[Levels], search: ScaleSearch) -> Option<Levels> {
+        const REFINEMENTS: usize = 5;
+        let refinements = if search == ScaleSearch::Clips { REFINEMENTS } else { 0 };
+        let (mut error, mut best) = (f32::INFINITY, Levels::default());
+        for i in 0..candidates.len() + refinements {
+            let levels = match candidates.get(i) {
+                Some(levels) => *levels,
+                None => self.refined(best),
+            };
+            let levels = if self.stores_halves { levels.halves() } else { levels };
+            let of_levels = self.error(levels);
+            if of_levels < error {
+                (error, best) = (of_levels, levels);
+            } else if i >= candidates.len() {
                 break;
             }
-            (levels, error) = (next, of_next);
         }
-        levels
+        error.is_finite().then_some(best)
     }
 
     /// The weighted sum of squared errors; infinite for levels that are not finite.
+    #[inline(always)]
     fn error(&self, levels: Levels) -> f32 {
         if !(levels.scale.is_finite() && levels.min.is_finite()) {
             return f32::INFINITY;
@@ -291,6 +293,7 @@ impl Group<'_> {
     }
 
     /// The levels that leave the smallest error for the codes that `levels` gives: weighted least squares.
+    #[inline(always)]
     fn refined(&self, levels: Levels) -> Levels {
         let inverse = inverse(levels.scale);
         // Sums of the importance times: 1, code, code^2, weight, weight * code.

@@ -56,8 +56,10 @@ fn two_levels_lose_little() {
             let alike = vec![1.0; spec.group];
             let free: f64 = (weights.chunks(spec.group))
                 .map(|weights| {
-                    let group = Group { grid, weights, importance: &alike, snap: |levels| levels };
-                    f64::from(group.error(group.levels(ScaleSearch::Clips).unwrap()))
+                    let group = Group { grid, weights, importance: &alike, stores_halves: false };
+                    let mut candidates = Vec::new();
+                    grid.offer(weights, ScaleSearch::Clips, &mut candidates);
+                    f64::from(group.error(group.best(&candidates, ScaleSearch::Clips).unwrap()))
                 })
                 .sum();
             let found = error(spec, &weights, &scales, &[]);
