@@ -4,7 +4,7 @@
 
 mod support;
 
-use lowbit_testing::TinyModel;
+use lowbit_testing::{Meta, TinyModel, Vocabulary};
 use serde_json::Value;
 use std::path::Path;
 use support::{failure, folder, json, text, tiny_gguf};
@@ -141,13 +141,23 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
-fn different_vocabularies_are_not_compared() {
+fn what_cannot_be_compared_is_refused() {
     let test = "packer-vocabularies";
     let (model, file) = (tiny_gguf(test), text_file(test));
     let short = folder(test).join("short.txt");
     std::fs::write(&short, "Hi").unwrap();
-    let (status, line, _) = failure(&["compare", &model, &model, "--file", short.to_str().unwrap()]);
-    assert!(status != 0 && line.contains("fewer than one window"), "{line}");
-    let (status, line, _) = failure(&["compare", &model, "missing.lowbit", "--file", &file]);
-    assert!(status != 0 && line.contains("missing.lowbit"), "{line}");
+    // The same tokens, but for two that have changed places.
+    let mut tokens = Vocabulary::default().tokens;
+    tokens.swap(3 + usize::from(b'e'), 3 + usize::from(b'o'));
+    let mut other = TinyModel::default().builder();
+    other.remove_meta("tokenizer.ggml.tokens").meta("tokenizer.ggml.tokens", Meta::Texts(tokens));
+    let path = out(test, "other.gguf");
+    std::fs::write(&path, other.build()).unwrap();
+    let refused = |model: &str, other: &str, file: &str, what: &str| {
+        let (_, line, object) = failure(&["compare", model, other, "--file", file, "--chunk", "64"]);
+        assert!(object["message"].as_str().unwrap().contains(what), "{line}");
+    };
+    refused(&model, &path, &file, "different vocabularies");
+    refused(&model, &model, short.to_str().unwrap(), "fewer than one window");
+    refused(&model, "missing.lowbit", &file, "missing.lowbit");
 }
