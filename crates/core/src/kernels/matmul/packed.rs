@@ -128,10 +128,7 @@ pub(super) trait Packed<const G: usize> {
                 scales[g] = s.mul(d, s.load_i8(&vectors[b * G + g]));
             }
         } else {
-            let of_block = s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[b]);
-            for g in 0..G {
-                scales[g] = of_block;
-            }
+            scales = [s.load_f16(&bytemuck::cast_slice::<u8, u16>(plane).as_chunks().0[b]); G];
         }
         scales
     }
