@@ -11,10 +11,14 @@ export const BLOCK_K = 32;
 
 /** Every weight format. */
 export const FORMATS = [
+  { name: 'q2', bits: 2 },
+  { name: 'q2m', bits: 2 },
+  { name: 'q3', bits: 3 },
   { name: 'q4', bits: 4 },
   { name: 'q4m', bits: 4 },
   { name: 'q5', bits: 5 },
   { name: 'q5m', bits: 5 },
+  { name: 'q6', bits: 6 },
   { name: 'q8', bits: 8 },
   { name: 'q2k', bits: 2 },
   { name: 'q3k', bits: 3 },

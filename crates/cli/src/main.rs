@@ -14,6 +14,7 @@ mod model;
 mod npy;
 mod output;
 mod progress;
+mod report;
 mod tuning;
 mod whole_file;
 
@@ -41,6 +42,8 @@ enum Cli {
     Parity(commands::parity::Parity),
     /// Measure how surprised the model is by a text
     Perplexity(commands::perplexity::Perplexity),
+    /// Measure how far a model is from a reference
+    Compare(commands::compare::Compare),
     /// Turn text into tokens and back
     Tokenize(commands::tokenize::Tokenize),
     /// Measure how far the logits after a prompt are from a reference
@@ -59,6 +62,7 @@ impl Cli {
             Self::Bench(command) => command.run(),
             Self::Parity(command) => command.run(),
             Self::Perplexity(command) => command.run(),
+            Self::Compare(command) => command.run(),
             Self::Tokenize(command) => command.run(),
             Self::CompareLogits(command) => command.run(),
         }

@@ -9,6 +9,7 @@ use lowbit_core::backend::{Backend, CpuBackend, at_once};
 use lowbit_core::container::{Artifact, Header, VERSION};
 use lowbit_core::format::PlaneSizes;
 use lowbit_core::simd::Isa;
+use lowbit_engine::calibrate::Packer;
 use lowbit_engine::oracle::Oracle;
 use lowbit_engine::{LoadOptions, Model, SelfTest, convert};
 use lowbit_gpu::{Choice, Executor, GpuBackend, Kernels, Native};
@@ -215,6 +216,16 @@ pub fn export(model: &str, out: &Path) -> Result<convert::Exported> {
 
 /// Packs a GGUF file or a Hugging Face folder, showing how far it is.
 pub fn pack(source: &Path, out: &Path, options: &convert::Options) -> Result<convert::Summary> {
+    pack_rounded(source, out, options, &mut Packer::default())
+}
+
+/// As [`pack`], with matrices rounded as `packer` says.
+pub fn pack_rounded(
+    source: &Path,
+    out: &Path,
+    options: &convert::Options,
+    packer: &mut Packer,
+) -> Result<convert::Summary> {
     refuse_same(source, out)?;
     if let Kind::Artifact = kind(source)? {
         let problem =
@@ -226,7 +237,9 @@ pub fn pack(source: &Path, out: &Path, options: &convert::Options) -> Result<con
         bar.set_length(progress.total);
         bar.set_position(progress.done);
     };
-    let summary = whole_file::write(out, |file| Ok(convert::to_file(source, file, out, options, &mut show)?));
+    let summary = whole_file::write(out, |file| {
+        Ok(convert::to_file_rounded(source, file, out, options, packer, &mut show)?)
+    });
     bar.finish_and_clear();
     summary
 }

@@ -35,6 +35,8 @@
 //! ```
 
 pub mod arch;
+#[cfg(not(target_family = "wasm"))]
+pub mod calibrate;
 pub mod codec;
 pub mod convert;
 pub mod error;

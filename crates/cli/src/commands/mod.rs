@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod chat;
+pub mod compare;
 pub mod compare_logits;
 pub mod export;
 pub mod inspect;

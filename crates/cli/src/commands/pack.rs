@@ -2,14 +2,18 @@
 
 use crate::args::activations;
 use crate::error::{Error, Result};
-use crate::{model, output};
+use crate::{input, model, output, report};
 use clap::ValueEnum;
 use lowbit_core::activation::Activations;
+use lowbit_core::container::Header;
+use lowbit_core::format::{PlaneSizes, ScaleSearch};
 use lowbit_core::pack::GgmlType;
-use lowbit_engine::convert::{self, Packing};
+use lowbit_engine::calibrate::{Calibrator, Mixed, Packer, Settings, mixed};
+use lowbit_engine::convert::{self, Packing, Weights};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("how_small").args(["bits", "target_bpw"]))]
 pub struct Pack {
     /// A GGUF file, a Hugging Face folder, or the name `smollm2` (fetched with pip on first use)
     source: String,
@@ -23,14 +27,32 @@ pub struct Pack {
     bits: Option<Bits>,
     /// What shares a scale. With s2 and s3 all matrices are quantised anew, also those that were already: to 4 bits, the
     /// embedding table and output matrix to 8 [default: s1]
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["requantize", "calibrate", "target_bpw"])]
     scheme: Option<Scheme>,
+    /// Quantise again what is quantised already, which loses more than quantising the floats that it was made of
+    #[arg(long, requires = "how_small")]
+    requantize: bool,
+    /// How scales are chosen
+    #[arg(long, value_enum, default_value_t)]
+    scales: Scales,
+    /// UTF-8 text like what the model will read: it is run, and weights are rounded such that its results change little
+    #[arg(long, value_name = "FILE", requires = "how_small")]
+    calibrate: Option<PathBuf>,
+    /// The most tokens of that text
+    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(2..), requires = "calibrate")]
+    calibration_tokens: u32,
+    /// Mixed precision of at most so many bits a weight: more for matrices whose outputs gain most by it
+    #[arg(long, value_name = "BITS", value_parser = target_bpw)]
+    target_bpw: Option<f64>,
+    /// Writes the format and the error of every matrix: `.json`, or a picture, `.svg`
+    #[arg(long, value_name = "FILE", value_parser = report::path())]
+    report: Option<PathBuf>,
     /// The precision of activations that the model asks for
     #[arg(long, value_parser = activations())]
     act: Option<Activations>,
     /// Keep every tensor of a GGUF file as it is, and all else that is in the file, so that `lowbit export` makes the same
     /// file again, byte for byte
-    #[arg(long, conflicts_with_all = ["bits", "scheme"])]
+    #[arg(long, conflicts_with_all = ["bits", "scheme", "target_bpw"])]
     reversible: bool,
     /// One JSON document on standard output
     #[arg(long)]
@@ -47,11 +69,23 @@ enum Scheme {
     S3,
 }
 
-#[derive(ValueEnum, Clone, Copy)]
+#[derive(ValueEnum, Clone, Copy, PartialEq)]
 enum Bits {
-    /// 4 bits a weight; embedding table and output matrix 8
+    /// 2 bits a weight; embedding table and output matrix 8, as up to 6
+    #[value(name = "2")]
+    Two,
+    /// 3 bits a weight
+    #[value(name = "3")]
+    Three,
+    /// 4 bits a weight
     #[value(name = "4")]
     Four,
+    /// 5 bits a weight
+    #[value(name = "5")]
+    Five,
+    /// 6 bits a weight
+    #[value(name = "6")]
+    Six,
     /// 8 bits a weight
     #[value(name = "8")]
     Eight,
@@ -59,35 +93,50 @@ enum Bits {
     Keep,
 }
 
+impl Bits {
+    fn weights(self) -> Weights {
+        match self {
+            Self::Two => Weights::Q2,
+            Self::Three => Weights::Q3,
+            Self::Four => Weights::Q4,
+            Self::Five => Weights::Q5,
+            Self::Six => Weights::Q6,
+            Self::Eight => Weights::Q8,
+            Self::Keep => Weights::Keep,
+        }
+    }
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default)]
+enum Scales {
+    /// The weight of largest magnitude gets a code at the end of the range
+    Absmax,
+    /// What leaves the smallest squared error
+    #[default]
+    Search,
+}
+
 impl Pack {
     pub fn run(&self) -> Result<()> {
-        let options = convert::Options {
-            weights: match self.bits {
-                None => convert::Weights::Auto,
-                Some(Bits::Four) => convert::Weights::Q4,
-                Some(Bits::Eight) => convert::Weights::Q8,
-                Some(Bits::Keep) => convert::Weights::Keep,
-            },
-            scheme: match self.scheme {
-                None | Some(Scheme::S1) => convert::Scheme::Block,
-                Some(Scheme::S2) => convert::Scheme::Channel,
-                Some(Scheme::S3) => convert::Scheme::Progressive,
-            },
-            activations: self.act,
-            reversible: self.reversible,
-        };
         let named = model::named(&self.source);
         let (source, beside) = match named {
             Some(packaged) => (packaged.gguf()?, model::cached_path(packaged)?),
             None => (PathBuf::from(&self.source), beside(Path::new(&self.source))?),
         };
         let out = self.output.clone().unwrap_or(beside);
-        let summary = model::pack(&source, &out, &options)?;
+        let (options, mut packer) = self.options(&source)?;
+        let summary = model::pack_rounded(&source, &out, &options, &mut packer)?;
+        let bits = bits(&out)?;
+        if let Some(path) = &self.report {
+            report::write(path, &packer.reports())?;
+        }
         if self.json {
             return output::json(&serde_json::json!({
                 "output": out.display().to_string(),
                 "bytes": summary.bytes,
                 "source_bytes": summary.source_bytes,
+                "bits_per_weight": bits,
+                "requantized": self.requantize,
                 "fingerprint": summary.fingerprint,
                 "matrices": summary.matrices.iter().map(describe).collect::<Vec<_>>(),
             }));
@@ -95,19 +144,72 @@ impl Pack {
         for packing in &summary.matrices {
             output::line(&show(packing))?;
         }
-        if self.bits.is_some()
-            && options.scheme == convert::Scheme::Block
-            && summary.matrices.iter().all(|packing| !packing.is_float)
-        {
-            output::line("--bits has changed nothing: every matrix was quantised already")?;
+        let is_kept = summary.matrices.iter().all(|packing| !packing.is_float);
+        if self.bits.is_some() && !self.requantize && options.scheme == convert::Scheme::Block && is_kept {
+            output::line(
+                "--bits has changed nothing: every matrix was quantised already; --requantize quantises them again",
+            )?;
         }
         output::line(&format!(
-            "{}: {} bytes, fingerprint {}",
+            "{}: {} bytes, {bits:.3} bits a weight, fingerprint {}",
             out.display(),
             summary.bytes,
             summary.fingerprint
         ))
     }
+
+    /// How the conversion goes, and what rounds the matrices.
+    fn options(&self, source: &Path) -> Result<(convert::Options, Packer)> {
+        let mut options = convert::Options {
+            weights: self.bits.map_or(Weights::Auto, Bits::weights),
+            activations: self.act,
+            requantize: self.requantize,
+            scheme: match self.scheme {
+                None | Some(Scheme::S1) => convert::Scheme::Block,
+                Some(Scheme::S2) => convert::Scheme::Channel,
+                Some(Scheme::S3) => convert::Scheme::Progressive,
+            },
+            reversible: self.reversible,
+            ..convert::Options::default()
+        };
+        let search = match self.scales {
+            Scales::Absmax => ScaleSearch::AbsMax,
+            Scales::Search => ScaleSearch::Clips,
+        };
+        let mut packer = Packer::new(search, self.report.is_some());
+        if self.calibrate.is_none() && self.target_bpw.is_none() {
+            return Ok((options, packer));
+        }
+        let kept = convert::Options { weights: Weights::Keep, ..convert::Options::default() };
+        let artifact = convert::in_memory(source, &kept, &mut |_| ())?;
+        if let Some(text) = &self.calibrate {
+            let text = input::file(text)?;
+            let settings = Settings { tokens: self.calibration_tokens as usize, ..Settings::default() };
+            packer.calibrator = Some(Calibrator::new(&artifact, &text, settings)?);
+            options.note = "calibrated".to_owned();
+        }
+        if let Some(target) = self.target_bpw {
+            let Mixed { formats, bits } = mixed(&artifact, packer.calibrator.as_mut(), target)?;
+            if bits > target {
+                let problem =
+                    format!("--target-bpw {target} is too low: with 2 bits and their scales it is {bits:.3}");
+                return Err(Error::Usage(problem));
+            }
+            options.formats = formats;
+        }
+        Ok((options, packer))
+    }
+}
+
+/// Bits a weight over all matrices of an artifact, scales and padding and all.
+fn bits(artifact: &Path) -> Result<f64> {
+    let header = Header::read(artifact)?;
+    let (mut bytes, mut weights) = (0, 0);
+    for matrix in header.manifest.matrices.values() {
+        bytes += matrix.format.plane_sizes(matrix.n, matrix.k).map_or(0, PlaneSizes::total);
+        weights += matrix.n * matrix.k;
+    }
+    Ok(bytes as f64 * 8.0 / weights.max(1) as f64)
 }
 
 fn describe(packing: &Packing) -> serde_json::Value {
@@ -134,4 +236,9 @@ fn beside(source: &Path) -> Result<PathBuf> {
     model::check_exists(source)?;
     let source = source.canonicalize().map_err(|e| Error::io(source, e))?;
     Ok(source.with_extension("lowbit"))
+}
+
+fn target_bpw(text: &str) -> std::result::Result<f64, String> {
+    let bits = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if (1.0..=16.0).contains(&bits) { Ok(bits) } else { Err("expected 1 to 16".to_owned()) }
 }

@@ -236,7 +236,7 @@ fn a16_is_close_to_f64() {
             size += exact.powi(2);
         }
         assert_eq!(out.len(), exact.len());
-        assert!(error.sqrt() < 3e-4 * size.sqrt(), "Gemma 3 {}: {}", layer.is_gemma, (error / size).sqrt());
+        assert!(error.sqrt() < 4e-4 * size.sqrt(), "Gemma 3 {}: {}", layer.is_gemma, (error / size).sqrt());
     }
 }
 

@@ -189,7 +189,7 @@ fn refuses_bad_headers() {
         (|_, m| m["matrices"]["a"]["n"] = u64::MAX.into(), "matrix a: its shape"),
         (|_, m| m["matrices"]["a"]["k"] = 0.into(), "matrix a: its shape"),
         (|_, m| m["matrices"]["a"]["format"] = "q4m".into(), "tensor a.M is missing"),
-        (|_, m| m["matrices"]["a"]["format"] = "q3".into(), "unknown variant"),
+        (|_, m| m["matrices"]["a"]["format"] = "q9".into(), "unknown variant"),
         (
             |_, m| m["matrices"]["a"]["format"] = "q4k".into(),
             "matrix a: its rows have 40 weights, those of q4k",

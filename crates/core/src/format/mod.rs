@@ -11,7 +11,7 @@ mod quantize_channel;
 pub use codebook::Codebook;
 pub(crate) use codebook::{E4M3_MAX, E8M0_MAX, e4m3, e8m0};
 pub(crate) use codec::{PLANE_NAMES, field_at};
-pub use quantize::{quantize_q4, quantize_q8};
+pub use quantize::{ChooseCodes, Grid, Levels, Rounding, RowScales, ScaleSearch, SuperScales};
 pub use quantize_channel::{ChannelRow, quantize_channel};
 
 use crate::buffer::Bytes;
@@ -29,6 +29,12 @@ pub const PLANES: usize = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
+    /// 2-bit codes, f16 scale per 32, zero at 2.
+    Q2,
+    /// 2-bit codes, f16 scale and f16 min per 32.
+    Q2m,
+    /// 3-bit codes (2 + 1 planes), f16 scale per 32, zero at 4.
+    Q3,
     /// 4-bit codes, f16 scale per 32, zero at 8 (GGUF Q4_0).
     Q4,
     /// 4-bit codes, f16 scale and f16 min per 32 (GGUF Q4_1).
@@ -37,6 +43,8 @@ pub enum Format {
     Q5,
     /// 5-bit codes (4 + 1 planes), f16 scale and f16 min per 32 (GGUF Q5_1).
     Q5m,
+    /// 6-bit codes (4 + 2 planes), f16 scale per 32, zero at 32.
+    Q6,
     /// Signed bytes, f16 scale per 32 (GGUF Q8_0).
     Q8,
     /// 2-bit codes, two-level scale and min per 16 (GGUF Q2_K).
@@ -219,10 +227,14 @@ impl FormatSpec {
 
 /// All formats, in the order of [`Format`].
 pub const FORMATS: &[FormatSpec] = &[
+    packed(Format::Q2, "q2", Codes::U2, ScaleForm::F16, 32, 2),
+    packed(Format::Q2m, "q2m", Codes::U2, ScaleForm::F16Min, 32, 0),
+    packed(Format::Q3, "q3", Codes::U3, ScaleForm::F16, 32, 4),
     packed(Format::Q4, "q4", Codes::U4, ScaleForm::F16, 32, 8),
     packed(Format::Q4m, "q4m", Codes::U4, ScaleForm::F16Min, 32, 0),
     packed(Format::Q5, "q5", Codes::U5, ScaleForm::F16, 32, 16),
     packed(Format::Q5m, "q5m", Codes::U5, ScaleForm::F16Min, 32, 0),
+    packed(Format::Q6, "q6", Codes::U6, ScaleForm::F16, 32, 32),
     packed(Format::Q8, "q8", Codes::I8, ScaleForm::F16, 32, 0),
     packed(Format::Q2k, "q2k", Codes::U2, ScaleForm::SuperMin, 16, 0),
     packed(Format::Q3k, "q3k", Codes::U3, ScaleForm::Super, 16, 4),

@@ -14,8 +14,7 @@ pub use ggml::{GGML_TYPES, GgmlType, TypeSpec};
 use self::superblock::Superblock;
 use crate::buffer::Bytes;
 use crate::format::{
-    BLOCK_K, Codes, PLANES, PlaneSizes, SUPER_K, ScaleForm, TILE_N, quantize_channel, quantize_q4,
-    quantize_q8,
+    BLOCK_K, Codes, PLANES, PlaneSizes, Rounding, RowScales, SUPER_K, ScaleForm, TILE_N, quantize_channel,
 };
 use crate::{Error, Format, PackedMatrix, Result};
 
@@ -117,12 +116,24 @@ impl Planes {
         Ok(())
     }
 
-    /// Packs `values.len() / k` rows of floats: quantised to [`Format::Q4`], [`Format::Q8`] or a format with a scale a row,
-    /// or stored as [`Format::F32`].
+    /// Packs `values.len() / k` rows of floats: quantised with the default [`Rounding`], or stored as [`Format::F32`].
     ///
     /// # Errors
     /// When the sizes do not agree, a weight is not finite or too large for a f16 scale, or the format is another one.
     pub fn pack_f32(&mut self, values: &[f32], origin: Origin<'_>) -> Result<()> {
+        self.pack_rounded(values, &Rounding::default(), origin)
+    }
+
+    /// As [`Planes::pack_f32`], rounded as `rounding` says.
+    ///
+    /// # Errors
+    /// As [`Planes::pack_f32`], and when there is an importance for another number of input features.
+    pub fn pack_rounded(
+        &mut self,
+        values: &[f32],
+        rounding: &Rounding<'_>,
+        origin: Origin<'_>,
+    ) -> Result<()> {
         let k = self.k;
         if k == 0 || !values.len().is_multiple_of(k) {
             return Err(origin.malformed(format!("{} values given for rows of {k}", values.len())));
@@ -130,6 +141,12 @@ impl Planes {
         let rows = values.len() / k;
         self.reset(rows)
             .ok_or_else(|| origin.malformed(format!("{rows} rows overflow the address space")))?;
+        let padded = k.next_multiple_of(BLOCK_K);
+        // Padding has codes and scales like the rest: what it is multiplied with is zero.
+        let mut importance = rounding.importance.to_vec();
+        importance.resize(if importance.is_empty() { 0 } else { padded }, f32::MIN_POSITIVE);
+        let rounding = Rounding { importance: &importance, ..*rounding };
+        let mut weights = vec![0.0; padded];
         for (row, values) in values.chunks_exact(k).enumerate() {
             if self.format.spec().scale.is_channel() {
                 self.pack_channel(row, values).ok_or_else(|| {
@@ -138,17 +155,15 @@ impl Planes {
                 })?;
                 continue;
             }
-            for (b, values) in values.chunks(BLOCK_K).enumerate() {
-                let mut block = [0.0; BLOCK_K];
-                block[..values.len()].copy_from_slice(values);
-                self.pack_f32_block(row, b, &block).ok_or_else(|| {
-                    origin.malformed(format!(
-                        "slice row {row}, weights {}.. cannot be stored as {}: {block:?}",
-                        b * BLOCK_K,
-                        self.format.spec().name
-                    ))
-                })?;
-            }
+            weights[..k].copy_from_slice(values);
+            self.pack_row(row, &weights, &rounding).ok_or_else(|| {
+                let largest =
+                    values.iter().fold(0f32, |most, x| if x.abs() <= most { most } else { x.abs() });
+                origin.malformed(format!(
+                    "slice row {row}, whose largest weight is {largest:e}, cannot be stored as {}",
+                    self.format.spec().name
+                ))
+            })?;
         }
         Ok(())
     }
@@ -177,27 +192,46 @@ impl Planes {
         Some(())
     }
 
-    fn pack_f32_block(&mut self, row: usize, b: usize, block: &[f32; BLOCK_K]) -> Option<()> {
-        match self.format {
-            Format::Q4 => {
-                let (scale, codes) = quantize_q4(block)?;
-                self.put_scale(row, b, scale.to_bits(), 0);
-                self.put_codes(row, b, &codes.map(|code| (code + 8) as u8));
+    /// Packs a padded row.
+    fn pack_row(&mut self, row: usize, weights: &[f32], rounding: &Rounding<'_>) -> Option<()> {
+        let spec = self.format.spec();
+        if self.format == Format::F32 {
+            for (k, value) in weights.iter().enumerate() {
+                self.put_float(row, k, value.to_bits().to_le_bytes());
             }
-            Format::Q8 => {
-                let (scale, codes) = quantize_q8(block)?;
-                self.put_scale(row, b, scale.to_bits(), 0);
-                self.put_bytes(row, b, bytemuck::cast_ref(&codes));
+            return weights.iter().all(|x| x.is_finite()).then_some(());
+        }
+        let scales = RowScales::choose(spec, weights, rounding.search, rounding.importance)?;
+        let mut codes = vec![0i8; weights.len()];
+        match (rounding.codes, crate::format::Grid::of(spec)) {
+            (Some(choose), Some(grid)) => {
+                choose.choose(grid, spec.group, weights, &scales.levels, &mut codes)
             }
-            Format::F32 => {
-                for (i, value) in block.iter().enumerate() {
-                    self.put_float(row, b * BLOCK_K + i, value.to_bits().to_le_bytes());
-                }
-                return block.iter().all(|x| x.is_finite()).then_some(());
+            _ => scales.nearest(spec, weights, &mut codes),
+        }
+        for (b, codes) in codes.as_chunks().0.iter().enumerate() {
+            self.put_signed(row, b, codes);
+        }
+        if spec.scale.is_super() {
+            for (b, stored) in scales.supers.iter().enumerate() {
+                self.put_super(row, b, &Superblock::of_scales(stored));
             }
-            _ => return None,
+        } else {
+            for (b, levels) in scales.levels.iter().enumerate() {
+                let [scale, min] = [levels.scale, levels.min].map(|x| half::f16::from_f32(x).to_bits());
+                self.put_scale(row, b, scale, min);
+            }
         }
         Some(())
+    }
+
+    /// Codes of block `b`, less the offset.
+    fn put_signed(&mut self, row: usize, b: usize, codes: &[i8; BLOCK_K]) {
+        let spec = self.format.spec();
+        match spec.codes {
+            Codes::I8 => self.put_bytes(row, b, bytemuck::cast_ref(codes)),
+            _ => self.put_codes(row, b, &codes.map(|code| (i32::from(code) + spec.offset) as u8)),
+        }
     }
 
     fn blocks(&self) -> usize {
@@ -316,7 +350,7 @@ pub fn floats_of(ty: GgmlType, k: usize, bytes: &[u8], out: &mut Vec<f32>, origi
     Ok(())
 }
 
-/// Quantises (or stores) a whole matrix of floats, rows of `k`, as `format`: q4, q8, c4, c8, p4 or f32.
+/// Quantises (or stores) a whole matrix of floats, rows of `k`, as `format`: a packed one or f32.
 pub fn matrix_from_f32(format: Format, k: usize, values: &[f32], origin: Origin<'_>) -> Result<PackedMatrix> {
     let mut planes =
         Planes::new(format, 0, k).ok_or_else(|| origin.malformed(format!("rows of {k} overflow")))?;

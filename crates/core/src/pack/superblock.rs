@@ -6,7 +6,7 @@
 //! Each type is taken apart by one function and put together, from zero bytes, by the next one. The latter fail where a
 //! scale or min does not fit into its bits, as it always does where it comes from a block of that type.
 
-use crate::format::SUPER_K;
+use crate::format::{SUPER_K, SuperScales};
 
 /// What does not fit.
 type Result = std::result::Result<(), String>;
@@ -25,6 +25,12 @@ pub(super) struct Superblock {
 
 impl Superblock {
     pub(super) const ZERO: Self = Self { codes: [0; SUPER_K], scales: [0; 16], mins: [0; 16], d: [0; 2] };
+
+    /// The scales alone.
+    pub(super) fn of_scales(stored: &SuperScales) -> Self {
+        let SuperScales { scales, mins, d } = *stored;
+        Self { scales, mins, d: d.map(half::f16::to_bits), ..Self::ZERO }
+    }
 
     /// Q2_K: scales and mins (4 bits each) of 16 groups, codes, d, dmin.
     pub(super) fn q2_k(block: &[u8]) -> Self {

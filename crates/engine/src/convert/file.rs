@@ -1,6 +1,7 @@
 //! Conversions from files, natively.
 
-use super::{HuggingFace, InMemory, Options, Packing, Plan, Shard, gguf, hugging_face};
+use super::rounder::ByWeights;
+use super::{HuggingFace, InMemory, Options, Packing, Plan, Rounder, Shard, gguf, hugging_face};
 use crate::Result;
 use lowbit_core::Error;
 use lowbit_core::container::{Artifact, hex, sha256_hex};
@@ -44,8 +45,23 @@ pub fn to_file(
     options: &Options,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Summary> {
+    to_file_rounded(source, out, name, options, &mut ByWeights, progress)
+}
+
+/// As [`to_file`], with matrices rounded as `rounder` says.
+///
+/// # Errors
+/// As [`to_file`], and those of `rounder`.
+pub fn to_file_rounded(
+    source: &Path,
+    out: &File,
+    name: &Path,
+    options: &Options,
+    rounder: &mut dyn Rounder,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Summary> {
     let mut source = Opened::new(source, options)?;
-    write_artifact(&mut source, out, name, progress)
+    write_artifact(&mut source, out, name, rounder, progress)
 }
 
 /// Converts a GGUF file or a Hugging Face folder into memory.
@@ -70,6 +86,7 @@ fn write_artifact(
     source: &mut Opened,
     out: &File,
     path: &Path,
+    rounder: &mut dyn Rounder,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Summary> {
     let Opened { plan, files } = source;
@@ -85,7 +102,7 @@ fn write_artifact(
     for i in 0..plan.steps().len() {
         let step = &plan.steps()[i];
         files[step.file].read(step.range.start, step.range.end, &mut bytes)?;
-        plan.run(i, &bytes, &mut write)?;
+        plan.run_rounded(i, &bytes, rounder, &mut write)?;
         done.done += bytes.len() as u64;
         progress(done);
     }

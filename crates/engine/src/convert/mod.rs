@@ -14,6 +14,7 @@ mod gguf;
 mod hugging_face;
 mod memory;
 mod plan;
+mod rounder;
 mod tokenizer;
 
 #[cfg(not(target_family = "wasm"))]
@@ -24,17 +25,20 @@ mod file;
 #[cfg(not(target_family = "wasm"))]
 pub use export::{Exported, to_gguf};
 #[cfg(not(target_family = "wasm"))]
-pub use file::{Progress, Summary, in_memory, to_file};
+pub use file::{Progress, Summary, in_memory, to_file, to_file_rounded};
 pub use gguf::gguf;
 pub use hugging_face::{HuggingFace, Shard, hugging_face};
 pub use memory::InMemory;
 pub use plan::{Packing, Plan, STEP_BYTES, Step};
+pub use rounder::{Packed, Rounder};
 pub use tokenizer::tokenizer_json;
 
 use crate::arch::ModelConfig;
 use crate::{Error, Result};
+use lowbit_core::Format;
 use lowbit_core::activation::Activations;
 use lowbit_core::container::{Manifest, Source, VERSION};
+use std::collections::BTreeMap;
 
 /// The precision of activations that packed models ask for when nothing else is chosen.
 pub const DEFAULT_ACTIVATIONS: Activations = Activations::A16;
@@ -46,12 +50,18 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub const SOURCE: &str = "source.gguf";
 
 /// How a model is packed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What becomes of matrices of floats; quantised ones are always kept as they are.
+    /// What becomes of matrices of floats, and of quantised ones where these are requantised.
     pub weights: Weights,
     /// What shares a scale.
     pub scheme: Scheme,
+    /// Formats of matrices by name, in place of what `weights` says.
+    pub formats: BTreeMap<String, Format>,
+    /// Whether matrices that are quantised already are quantised again, which loses more; otherwise they are kept as they are.
+    pub requantize: bool,
+    /// What the manifest says of how the model was packed, beside this library's version.
+    pub note: String,
     /// The precision of activations that the model asks for; `None`: [`DEFAULT_ACTIVATIONS`].
     pub activations: Option<Activations>,
     /// Every tensor of a GGUF file is kept as it is, and so is the rest of the file, as the document [`SOURCE`]: the same
@@ -71,6 +81,16 @@ pub enum Scheme {
     Progressive,
 }
 
+impl Options {
+    /// What the manifest says of who packed the model, and how.
+    fn packer(&self) -> String {
+        let requantized = if self.requantize { "requantized with loss" } else { "" };
+        let how: Vec<&str> = [requantized, &self.note].into_iter().filter(|part| !part.is_empty()).collect();
+        let version = format!("lowbit {}", env!("CARGO_PKG_VERSION"));
+        if how.is_empty() { version } else { format!("{version} ({})", how.join(", ")) }
+    }
+}
+
 /// What becomes of matrices of floats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weights {
@@ -81,8 +101,31 @@ pub enum Weights {
     Keep,
     /// 8 bits.
     Q8,
-    /// 4 bits; embedding table and output matrix 8 bits.
+    /// 6 bits; embedding table and output matrix 8 bits, as with all that follow.
+    Q6,
+    /// 5 bits.
+    Q5,
+    /// 4 bits.
     Q4,
+    /// 3 bits.
+    Q3,
+    /// 2 bits.
+    Q2,
+}
+
+impl Weights {
+    /// The format of embedding table and output matrix, and of all other matrices; `None` where it depends on the source.
+    fn formats(self) -> Option<[Format; 2]> {
+        match self {
+            Self::Auto | Self::Keep => None,
+            Self::Q8 => Some([Format::Q8; 2]),
+            Self::Q6 => Some([Format::Q8, Format::Q6]),
+            Self::Q5 => Some([Format::Q8, Format::Q5]),
+            Self::Q4 => Some([Format::Q8, Format::Q4]),
+            Self::Q3 => Some([Format::Q8, Format::Q3]),
+            Self::Q2 => Some([Format::Q8, Format::Q2m]),
+        }
+    }
 }
 
 /// What a source says about the model, besides its tensors.
@@ -111,7 +154,7 @@ impl Description {
                 file: file.rsplit(['/', '\\']).next().unwrap_or(file).to_owned(),
                 sha256: String::new(),
                 licence: self.licence.clone(),
-                packer: format!("lowbit {}", env!("CARGO_PKG_VERSION")),
+                packer: options.packer(),
             },
             chunk_size: 0,
             chunks: Vec::new(),

@@ -1,6 +1,7 @@
 //! What is to be read, in which order, and where it goes.
 
-use super::{Description, Options, SOURCE, Scheme, TOKENIZER, Weights, in_file};
+use super::rounder::ByWeights;
+use super::{Description, Options, Packed, Rounder, SOURCE, Scheme, TOKENIZER, Weights, in_file};
 use crate::arch::{TensorKind, TensorSpec};
 use crate::{Result, SamplingOptions};
 use lowbit_core::container::{Item, Layout, Place};
@@ -100,6 +101,8 @@ pub struct Packing {
 
 #[derive(Debug)]
 struct Tensor {
+    /// Name in the artifact.
+    item: String,
     /// Name in the source, for messages.
     name: String,
     file: usize,
@@ -226,6 +229,20 @@ impl Plan {
         bytes: &[u8],
         write: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        self.run_rounded(i, bytes, &mut ByWeights, write)
+    }
+
+    /// As [`Plan::run`], with matrices rounded as `rounder` says.
+    ///
+    /// # Errors
+    /// As [`Plan::run`], and those of `rounder`.
+    pub fn run_rounded(
+        &mut self,
+        i: usize,
+        bytes: &[u8],
+        rounder: &mut dyn Rounder,
+        write: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let step = &self.steps[i];
         let tensor = &self.tensors[step.tensor];
         let origin = Origin { file: &self.files[tensor.file], tensor: &tensor.name };
@@ -271,7 +288,9 @@ impl Plan {
         } else {
             self.floats.clear();
             floats_of(ty, k, bytes, &mut self.floats, origin)?;
-            planes.pack_f32(&self.floats, origin)?;
+            planes.pack_rounded(&self.floats, &rounder.rounding(&tensor.item)?, origin)?;
+            let (tensor, weights) = (&*tensor.item, &*self.floats);
+            rounder.packed(Packed { tensor, format, k, weights, planes })?;
         }
         let at = planes.offsets(step.first_row).ok_or_else(|| overflow(origin))?;
         for ((start, offset), plane) in starts.into_iter().zip(at.array()).zip(planes.all()) {
@@ -308,7 +327,8 @@ impl Plan {
                 self.parts.push(Vec::new());
                 let (file, range, tensor) = (*file, range.clone(), self.tensors.len());
                 self.steps.push(Step { file, range, tensor, first_row: 0, rows: 0 });
-                self.tensors.push(Tensor { name: name.clone(), file, kind, translation: None });
+                let item = String::new();
+                self.tensors.push(Tensor { item, name: name.clone(), file, kind, translation: None });
             }
         }
         for first_row in (0..n).step_by(rows_at_once) {
@@ -317,7 +337,8 @@ impl Plan {
             let range = offset + start..offset + start + (rows * row_bytes) as u64;
             self.steps.push(Step { file, range, tensor: self.tensors.len(), first_row, rows });
         }
-        self.tensors.push(Tensor { name, file, kind, translation });
+        let item = item.name().to_owned();
+        self.tensors.push(Tensor { item, name, file, kind, translation });
         Ok(())
     }
 
@@ -329,7 +350,8 @@ impl Plan {
                 let len = (range.end - range.start) as usize;
                 self.steps.push(Step { file: 0, range, tensor: self.tensors.len(), first_row: 0, rows: 0 });
                 let (name, kind) = (SOURCE.to_owned(), Kind::Bytes { start });
-                self.tensors.push(Tensor { name, file: 0, kind, translation: None });
+                let item = String::new();
+                self.tensors.push(Tensor { item, name, file: 0, kind, translation: None });
                 start += len;
             }
         }
@@ -358,19 +380,22 @@ fn item(
                 return Err(Error::malformed(file, format!("tensor {}", source.name), problem).into());
             }
             let outer = spec.name.starts_with("token_embd") || spec.name.starts_with("output");
-            let format = match options.weights {
+            let chosen = options.formats.get(&name).copied();
+            let by_bits =
+                options.weights.formats().map(|[outermost, inner]| if outer { outermost } else { inner });
+            let format = match chosen.or(by_bits) {
                 _ if options.scheme != Scheme::Block => {
                     let hint = "choose other bits or another scheme";
                     of_rows(options, outer).map_err(|what| {
                         Error::unsupported(file, format!("tensor {}", source.name), what, hint)
                     })?
                 }
-                _ if !source.ty.is_float() || options.reversible => format,
-                Weights::Auto if quantise_by_default => Format::Q8,
-                Weights::Auto | Weights::Keep => format,
-                Weights::Q8 => Format::Q8,
-                Weights::Q4 if outer => Format::Q8,
-                Weights::Q4 => Format::Q4,
+                _ if options.reversible || !source.ty.is_float() && !options.requantize => format,
+                Some(chosen) => chosen,
+                None if options.weights == Weights::Auto && quantise_by_default && source.ty.is_float() => {
+                    Format::Q8
+                }
+                None => format,
             };
             match format.refuses(k) {
                 Some(problem) => {
@@ -388,9 +413,10 @@ fn of_rows(options: &Options, outer: bool) -> std::result::Result<Format, &'stat
         (_, Weights::Keep) => Err("weights that are kept and yet have a scale a row"),
         (Scheme::Progressive, Weights::Q8) => Err("8 bits with progressive scales"),
         (_, Weights::Q8) => Ok(Format::C8),
-        _ if outer => Ok(Format::C8),
-        (Scheme::Progressive, _) => Ok(Format::P4),
-        _ => Ok(Format::C4),
+        (_, Weights::Auto | Weights::Q4) if outer => Ok(Format::C8),
+        (Scheme::Progressive, Weights::Auto | Weights::Q4) => Ok(Format::P4),
+        (_, Weights::Auto | Weights::Q4) => Ok(Format::C4),
+        _ => Err("2, 3, 5 or 6 bits with a scale a row"),
     }
 }
 

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use super::packed::{I8, Lookup, Tile, U4, U5, Unpack};
 use super::{Tiles, Write};
 use crate::activation::{PANEL, Panel, Panels, PanelsRef, QuantizedRows};
-use crate::format::{BLOCK_K, Format, PackedMatrix};
+use crate::format::{Format, PackedMatrix};
 use crate::simd::{Avx512, BlockCodes, Dot, Kernel, LANES, MatrixEngine, PanelSums};
 
 /// Tiles that share one reading of a panel of rows.
@@ -25,7 +25,8 @@ thread_local! {
 }
 
 /// Computes all whole panels; returns how many these are. Formats whose halves of a block have scales of their own are
-/// left to the vectors, as the engine sums over whole blocks, and those with a scale for all of a column, too.
+/// left to the vectors, as the engine sums over whole blocks; and so are those with a scale for all of a column, and those that
+/// the vectors take apart.
 pub(super) fn run<E: MatrixEngine>(
     vectors: Avx512,
     engine: E,
@@ -34,17 +35,14 @@ pub(super) fn run<E: MatrixEngine>(
     write: Write,
     tiles: Tiles<'_>,
 ) -> usize {
-    let spec = w.format.spec();
-    if spec.group < BLOCK_K || spec.scale.is_channel() {
-        return 0;
-    }
-    match x.panels() {
+    let is_done = match x.panels() {
         PanelsRef::A8(x) => run_planes(vectors, engine, x, w, write, tiles),
         PanelsRef::A16(x) => run_planes(vectors, engine, x, w, write, tiles),
-    }
-    x.rows() / PANEL
+    };
+    if is_done { x.rows() / PANEL } else { 0 }
 }
 
+/// The panels in one precision; whether the engine takes the format.
 fn run_planes<E: MatrixEngine, const P: usize>(
     vectors: Avx512,
     engine: E,
@@ -52,11 +50,12 @@ fn run_planes<E: MatrixEngine, const P: usize>(
     w: &PackedMatrix,
     write: Write,
     tiles: Tiles<'_>,
-) {
+) -> bool {
     macro_rules! product {
-        ($packed:ty) => {
-            vectors.run(Product::<E, $packed, P>::new(engine, x, w, write, tiles))
-        };
+        ($packed:ty) => {{
+            vectors.run(Product::<E, $packed, P>::new(engine, x, w, write, tiles));
+            true
+        }};
     }
     match w.format {
         Format::Q4 => product!(U4<{ Format::Q4 as usize }>),
@@ -70,7 +69,8 @@ fn run_planes<E: MatrixEngine, const P: usize>(
         Format::Iq4 => product!(Lookup<{ Format::Iq4 as usize }>),
         Format::Iq4k => product!(Lookup<{ Format::Iq4k as usize }>),
         Format::Mxfp4 => product!(Lookup<{ Format::Mxfp4 as usize }>),
-        _ => product!(I8),
+        Format::Q8 => product!(I8),
+        _ => false,
     }
 }
 
