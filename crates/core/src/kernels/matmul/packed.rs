@@ -92,6 +92,12 @@ impl<'a> Tile<'a> {
         };
         Fields { planes: [block(self.w, bits[0]), block(self.x, bits[1])], bits }
     }
+
+    /// What the table of `spec` has for the codes of block `b`.
+    #[inline(always)]
+    fn values(self, spec: &'static FormatSpec, b: usize) -> Values<'a> {
+        Values { fields: self.fields(spec.codes.fields(), b), table: &spec.values }
+    }
 }
 
 /// The scales or mins of one level of group `group` of a tile, or of block `group` where groups are longer.
@@ -157,8 +163,10 @@ pub(super) struct U5<const F: usize>;
 pub(super) struct I8;
 /// Codes of format number `F`, two groups a block.
 pub(super) struct Halves<const F: usize>;
-/// Codes of up to 4 bits of format number `F` that are looked up: two groups a block, or one, which may be longer.
+/// Codes of up to 4 bits of format number `F` that are looked up, one group a block, which may be longer.
 pub(super) struct Lookup<const F: usize>;
+/// The same, two groups a block.
+pub(super) struct LookupHalves<const F: usize>;
 
 impl<const F: usize> Packed<1> for U4<F> {
     const SPEC: &'static FormatSpec = &FORMATS[F];
@@ -229,7 +237,7 @@ impl<const F: usize> Packed<2> for Halves<F> {
     }
 }
 
-impl<const F: usize, const G: usize> Packed<G> for Lookup<F> {
+impl<const F: usize> Packed<1> for Lookup<F> {
     const SPEC: &'static FormatSpec = &FORMATS[F];
 
     #[inline(always)]
@@ -238,21 +246,26 @@ impl<const F: usize, const G: usize> Packed<G> for Lookup<F> {
         tile: Tile<'_>,
         b: usize,
         x: Block<'_, P, R>,
-    ) -> [[S::I32; R]; G] {
-        let spec = &FORMATS[F];
-        let values = Values { fields: tile.fields(spec.codes.fields(), b), table: &spec.values };
-        let halves = s.dot_signed(values, x);
-        let mut products = [[s.splat_i32(0); R]; G];
+    ) -> [[S::I32; R]; 1] {
+        let [mut products, second] = s.dot_signed(tile.values(Self::SPEC, b), x);
         for r in 0..R {
-            if G == 1 {
-                products[0][r] = s.add_i32(halves[0][r], halves[1][r]);
-            } else {
-                for g in 0..G {
-                    products[g][r] = halves[g][r];
-                }
-            }
+            products[r] = s.add_i32(products[r], second[r]);
         }
-        products
+        [products]
+    }
+}
+
+impl<const F: usize> Packed<2> for LookupHalves<F> {
+    const SPEC: &'static FormatSpec = &FORMATS[F];
+
+    #[inline(always)]
+    fn dot<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: Block<'_, P, R>,
+    ) -> [[S::I32; R]; 2] {
+        s.dot_signed(tile.values(Self::SPEC, b), x)
     }
 }
 

@@ -8,7 +8,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::packed::{Halves, I8, Lookup, Packed, Tile, U4, U5};
+use super::packed::{Halves, I8, Lookup, LookupHalves, Packed, Tile, U4, U5};
 use super::{Tiles, Write, channel, unpacked};
 use crate::activation::{Block, PANEL, Panel, Panels};
 use crate::format::{Format, PackedMatrix};
@@ -26,10 +26,7 @@ pub(super) fn run<S: Dot, const P: usize>(
 ) {
     macro_rules! product {
         ($packed:ty) => {
-            product!($packed, _)
-        };
-        ($packed:ty, $groups:tt) => {
-            s.call(Product::<$packed, P, $groups>::new(x, w, write, tiles, from))
+            s.call(Product::<$packed, P, _>::new(x, w, write, tiles, from))
         };
     }
     // In modules whose size counts, these are for a single row, if at all; then formats share their loops.
@@ -44,13 +41,10 @@ pub(super) fn run<S: Dot, const P: usize>(
     }
     macro_rules! several {
         ($packed:ty) => {
-            several!($packed, _)
-        };
-        ($packed:ty, $groups:tt) => {
             if cfg!(target_family = "wasm") {
                 unpacked::run(s, x, w, write, tiles, from)
             } else {
-                product!($packed, $groups)
+                product!($packed)
             }
         };
     }
@@ -65,12 +59,12 @@ pub(super) fn run<S: Dot, const P: usize>(
         Format::Q2k => several!(Halves<{ Format::Q2k as usize }>),
         Format::Q3k => several!(Halves<{ Format::Q3k as usize }>),
         Format::Q6k => several!(Halves<{ Format::Q6k as usize }>),
-        Format::Q1 => several!(Lookup<{ Format::Q1 as usize }>, 1),
-        Format::T2 => several!(Lookup<{ Format::T2 as usize }>, 1),
-        Format::Iq4 => several!(Lookup<{ Format::Iq4 as usize }>, 1),
-        Format::Iq4k => several!(Lookup<{ Format::Iq4k as usize }>, 1),
-        Format::Mxfp4 => several!(Lookup<{ Format::Mxfp4 as usize }>, 1),
-        Format::Nvfp4 => several!(Lookup<{ Format::Nvfp4 as usize }>, 2),
+        Format::Q1 => several!(Lookup<{ Format::Q1 as usize }>),
+        Format::T2 => several!(Lookup<{ Format::T2 as usize }>),
+        Format::Iq4 => several!(Lookup<{ Format::Iq4 as usize }>),
+        Format::Iq4k => several!(Lookup<{ Format::Iq4k as usize }>),
+        Format::Mxfp4 => several!(Lookup<{ Format::Mxfp4 as usize }>),
+        Format::Nvfp4 => several!(LookupHalves<{ Format::Nvfp4 as usize }>),
         Format::C4 | Format::P4 => channel::run::<S, U4<{ Format::C4 as usize }>, P>(s, x, w, write, tiles),
         Format::C8 => channel::run::<S, I8, P>(s, x, w, write, tiles),
         _ => unpacked::run(s, x, w, write, tiles, from),

@@ -78,6 +78,43 @@ fn widen<const P: usize, const R: usize>(sums: Sums<P, R>, half: usize, wide: &m
     }
 }
 
+/// [`Dot::dot_halves`] or, `SIGNED`, [`Dot::dot_signed`].
+#[inline(always)]
+fn halves<C: Codes, const P: usize, const R: usize, const SIGNED: bool>(
+    s: Avx2,
+    w: C,
+    x: Block<'_, P, R>,
+    offset: i32,
+) -> [[[__m256i; 2]; R]; 2] {
+    // Words whose products a lane of 16 bits holds, two of each.
+    let together = match 4 * 2 * 127 * w.max() < 1 << 15 {
+        true => 4,
+        false if SIGNED => 1,
+        false => 2,
+    };
+    let of_rows = super::half_sums(x);
+    let mut products = [[[zero(); 2]; R]; 2];
+    for half in 0..2 {
+        let mut wide = [[[zero(); 2]; P]; R];
+        for part in 0..2 {
+            for first in (4 * half..4 * half + 4).step_by(together) {
+                let mut sums = [[zero(); P]; R];
+                for word in first..first + together {
+                    let codes = w.word(s, word, part);
+                    if SIGNED {
+                        add_signed(&mut sums, codes, x, word);
+                    } else {
+                        add(&mut sums, codes, x, word);
+                    }
+                }
+                widen(sums, part, &mut wide);
+            }
+        }
+        products[half] = super::join(s, wide, of_rows[half], offset);
+    }
+    products
+}
+
 #[inline(always)]
 fn zero() -> __m256i {
     isa!(_mm256_setzero_si256())
@@ -135,24 +172,7 @@ impl Dot for Avx2 {
         x: Block<'_, P, R>,
         offset: i32,
     ) -> [[Self::I32; R]; 2] {
-        // Words whose products a lane of 16 bits holds, two of each.
-        let together = if 4 * 2 * 127 * w.max() < 1 << 15 { 4 } else { 2 };
-        let of_rows = super::half_sums(x);
-        let mut products = [[[zero(); 2]; R]; 2];
-        for half in 0..2 {
-            let mut wide = [[[zero(); 2]; P]; R];
-            for part in 0..2 {
-                for first in (4 * half..4 * half + 4).step_by(together) {
-                    let mut sums = [[zero(); P]; R];
-                    for word in first..first + together {
-                        add(&mut sums, w.word(self, word, part), x, word);
-                    }
-                    widen(sums, part, &mut wide);
-                }
-            }
-            products[half] = super::join(self, wide, of_rows[half], offset);
-        }
-        products
+        halves::<C, P, R, false>(self, w, x, offset)
     }
 
     #[inline(always)]
@@ -170,23 +190,7 @@ impl Dot for Avx2 {
         w: C,
         x: Block<'_, P, R>,
     ) -> [[Self::I32; R]; 2] {
-        // Words whose products a lane of 16 bits holds, two of each.
-        let together = if 4 * 2 * 127 * w.max() < 1 << 15 { 4 } else { 1 };
-        let mut products = [[[zero(); 2]; R]; 2];
-        for half in 0..2 {
-            let mut wide = [[[zero(); 2]; P]; R];
-            for part in 0..2 {
-                for first in (4 * half..4 * half + 4).step_by(together) {
-                    let mut sums = [[zero(); P]; R];
-                    for word in first..first + together {
-                        add_signed(&mut sums, w.word(self, word, part), x, word);
-                    }
-                    widen(sums, part, &mut wide);
-                }
-            }
-            products[half] = super::join(self, wide, [0; R], 0);
-        }
-        products
+        halves::<C, P, R, true>(self, w, x, 0)
     }
 
     #[inline(always)]
