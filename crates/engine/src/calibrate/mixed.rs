@@ -42,20 +42,26 @@ impl Choice {
 
 /// Chooses the format of every matrix of an artifact with floats or finely quantised weights, such that all take at most
 /// `target` bits a weight: all begin with 2 bits, and the one whose output gains the most for a byte is given more, again and
-/// again. Gains are shares of the squares of a matrix's outputs, from the errors of some rows with nearest codes.
+/// again. Gains are shares of the squares of a matrix's outputs, from the errors of some rows with nearest codes. What one
+/// layer adds is a part of what all of them sum up; the table's and the output matrix's errors are not, and count as many
+/// times as there are layers.
 ///
 /// # Errors
 /// When a tensor is missing, or the device fails.
 pub fn mixed(artifact: &Artifact, mut calibrator: Option<&mut Calibrator>, target: f64) -> Result<Mixed> {
     let matrices = &artifact.header().manifest.matrices;
-    let order = crate::arch::ModelConfig::of(&artifact.header().manifest)?.tensors();
+    let config = crate::arch::ModelConfig::of(&artifact.header().manifest)?;
+    let order = config.tensors();
     let mut choices = Vec::new();
     let mut weights = 0.0;
     // The table is the output matrix of many models, whose input is found last.
     let (tables, layers): (Vec<_>, Vec<_>) = (order.iter().filter(|spec| matrices.contains_key(&spec.name)))
         .partition(|spec| spec.name == "token_embd.weight");
     for spec in layers.into_iter().chain(tables) {
-        let choice = measure(artifact, &spec.name, calibrator.as_deref_mut())?;
+        let mut choice = measure(artifact, &spec.name, calibrator.as_deref_mut())?;
+        if !spec.name.starts_with("blk.") {
+            choice.errors.iter_mut().for_each(|error| *error *= config.n_layers as f64);
+        }
         let matrix = &matrices[&spec.name];
         weights += (matrix.n * matrix.k) as f64;
         choices.push(choice);
