@@ -1,6 +1,7 @@
 //! Development tasks: `cargo xtask help`.
 #![forbid(unsafe_code)]
 
+mod arm;
 mod bench;
 mod demo;
 mod inlining;
@@ -24,6 +25,8 @@ tasks:
   demo [options]       build everything, pack the default model, serve the chat site
       --no-serve         stop before serving
       --port N           port on localhost (default 8080; the next free one if taken)
+  build [options]      build the command line
+      --target aarch64   static, for 64-bit Arm
   test [NAME...]       run every check, or only those whose name contains NAME
   gen [--check]        write the constants that TypeScript shares with Rust, or check that they are current
   bench [KIND] [options]
@@ -45,6 +48,7 @@ fn main() {
         match args.next()? {
             Some(lexopt::Arg::Value(task)) => match task.to_string_lossy().as_ref() {
                 "setup" => setup::run(&mut args),
+                "build" => arm::build(&mut args),
                 "demo" => demo::run(&mut args),
                 "test" => test::run(&mut args),
                 "gen" => package("xtask-gen", &mut args),

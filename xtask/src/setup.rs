@@ -1,5 +1,6 @@
 //! `cargo xtask setup`: finds out what is missing on this machine, says why it is needed, and installs it.
 
+use crate::arm;
 use crate::runner::{ask, program, show, step};
 use anyhow::{Context, Result, bail};
 use std::cell::Cell;
@@ -32,7 +33,18 @@ pub fn everything() -> Result<()> {
     build(&apt)?;
     chromium(&apt)?;
     vulkan(&apt)?;
+    arm_std();
+    emulator(&apt)?;
     lint_tools()
+}
+
+/// What a static command line for Arm needs.
+pub fn for_arm() -> Result<()> {
+    arm_std();
+    if !has_std("rustc", arm::TARGET) {
+        bail!("there is no std for {}: run `rustup target add {0}`", arm::TARGET);
+    }
+    Ok(())
 }
 
 /// What the site needs.
@@ -97,9 +109,36 @@ fn extend_or_debian(mut rustup: std::process::Command, apt: &Apt) -> Result<()> 
     apt.install(&DEBIAN_RUST)
 }
 
+/// The compiled std of Arm, which comes with all that a static program is linked from.
+fn arm_std() {
+    if has_std("rustc", arm::TARGET) {
+        return have(&format!("std for {}", arm::TARGET));
+    }
+    need(&format!("std for {}", arm::TARGET), "the command line runs on 64-bit Arm, too");
+    let mut add = program("rustup", &["target", "add", arm::TARGET]);
+    if step(&show(&add), &mut add).is_err() {
+        println!("  its checks will be skipped");
+    }
+}
+
+/// An emulator of Arm.
+fn emulator(apt: &Apt) -> Result<()> {
+    if arm::emulator().is_some() {
+        have("an emulator of 64-bit Arm");
+        return Ok(());
+    }
+    need("an emulator of 64-bit Arm", "the kernels for NEON are tested on it");
+    apt.install(&["qemu-user-static"])
+}
+
 /// Whether `rustc` comes with a compiled std for [`WASM_TARGET`].
 pub fn has_wasm_std(rustc: &str) -> bool {
-    let Some(dir) = ask(rustc, &["--print", "target-libdir", "--target", WASM_TARGET]) else { return false };
+    has_std(rustc, WASM_TARGET)
+}
+
+/// Whether `rustc` comes with a compiled std for `target`.
+pub fn has_std(rustc: &str, target: &str) -> bool {
+    let Some(dir) = ask(rustc, &["--print", "target-libdir", "--target", target]) else { return false };
     std::fs::read_dir(dir)
         .is_ok_and(|files| files.flatten().any(|f| f.file_name().to_string_lossy().starts_with("libstd-")))
 }

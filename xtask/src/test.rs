@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check of the repository, from a fresh clone to the browser.
 
 use crate::runner::{self, Output, cargo, program};
-use crate::{demo, inlining, kernels, setup};
+use crate::{arm, demo, inlining, kernels, setup};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -21,6 +21,7 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     rust_checks(&mut report);
     text_checks(&mut report);
     model_checks(&mut report);
+    arm_checks(&mut report);
     web_checks(&mut report);
     report.finish()
 }
@@ -77,6 +78,21 @@ fn model_checks(report: &mut Report) {
         tests
     });
     report.command("parity on the default model", || program(&demo::lowbit(), &["parity", "-m", &model]));
+}
+
+/// The kernels for Arm in an emulator, and the real model with them.
+fn arm_checks(report: &mut Report) {
+    if !setup::has_std("rustc", arm::TARGET) {
+        report.skip("unit tests on Arm", "this toolchain has no std for it");
+        return report.skip("parity on Arm", "this toolchain has no std for it");
+    }
+    report.command("unit tests on Arm", arm::unit_tests);
+    // Most of it is one more build of the command line.
+    if report.filters.is_empty() {
+        return report
+            .skip("parity on Arm", "it takes minutes; `cargo xtask test \"parity on Arm\"` runs it");
+    }
+    report.check("parity on Arm", arm::parity);
 }
 
 fn web_checks(report: &mut Report) {

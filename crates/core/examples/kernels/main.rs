@@ -48,7 +48,7 @@ pub extern "C" fn isa_name(index: usize) -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn check(index: usize) -> usize {
     let isa = isa(index).unwrap_or(Isa::Scalar);
-    let failure = selftest::cases().into_iter().find_map(|case| selftest::check(isa, case).err());
+    let failure = selftest::cases().into_iter().find_map(|case| selftest::check(&[isa], case).err());
     if let Some(error) = failure {
         return say(error.to_string());
     }

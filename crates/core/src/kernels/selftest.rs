@@ -75,23 +75,27 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Computes `case` with `isa` and compares it with the oracle.
+/// Computes `case` with every one of `isas` and compares it with the oracle.
 ///
 /// # Errors
 /// [`Error::Isa`] with the case and the first differing value.
-pub fn check(isa: Isa, case: Case) -> Result<()> {
+pub fn check(isas: &[Isa], case: Case) -> Result<()> {
     let mut rng = Rng(0x9e37_79b9 + (case.n * 31 + case.k * 7 + case.m) as u64);
     let w = matrix(case.format, case.n, case.k, case.fill, &mut rng);
     let x = rows(case.m, case.k, &mut rng);
-    let expected =
-        x.chunks(case.k).flat_map(|row| reference::matmul_row(row, &w, case.activations, case.strict));
+    let expected: Vec<f32> = (x.chunks(case.k))
+        .flat_map(|row| reference::matmul_row(row, &w, case.activations, case.strict))
+        .collect();
     let scaling = scaling(case.format, case.strict).unwrap_or(Scaling::Block);
     let mut q = QuantizedRows::with(case.activations, scaling);
-    let found = product(isa, &x, &w, &mut q, 1 + case.n % 7)?;
-    match found.iter().zip(expected).enumerate().find(|(_, (a, b))| a.to_bits() != b.to_bits()) {
-        None => Ok(()),
-        Some((i, (a, b))) => Err(Error::Isa(format!("{isa}: {case:?}: value {i} is {a:e}, expected {b:e}"))),
+    for isa in isas {
+        let found = product(*isa, &x, &w, &mut q, 1 + case.n % 7)?;
+        let mut pairs = found.iter().zip(&expected).enumerate();
+        if let Some((i, (a, b))) = pairs.find(|(_, (a, b))| a.to_bits() != b.to_bits()) {
+            return Err(Error::Isa(format!("{isa}: {case:?}: value {i} is {a:e}, expected {b:e}")));
+        }
     }
+    Ok(())
 }
 
 /// A small deterministic generator (xorshift64*).

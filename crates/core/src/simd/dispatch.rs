@@ -11,6 +11,8 @@ use super::WasmRelaxed;
 #[cfg(target_arch = "x86_64")]
 use super::{Amx, Avx2, Avx512};
 use super::{Dot, Isa, Simd};
+#[cfg(target_arch = "aarch64")]
+use super::{Neon, NeonDotprod, NeonI8mm};
 use crate::{Error, Result};
 
 /// Work that can be compiled for every ISA.
@@ -63,6 +65,24 @@ fn choose<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     {
         return token.run(kernel);
     }
+    #[cfg(target_arch = "aarch64")]
+    if isa == Isa::Neon
+        && let Some(token) = Neon::new()
+    {
+        return token.run(kernel);
+    }
+    #[cfg(target_arch = "aarch64")]
+    if isa == Isa::NeonDotprod
+        && let Some(token) = NeonDotprod::new()
+    {
+        return token.run(kernel);
+    }
+    #[cfg(target_arch = "aarch64")]
+    if isa == Isa::NeonI8mm
+        && let Some(token) = NeonI8mm::new()
+    {
+        return token.run(kernel);
+    }
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     if isa == Isa::Wasm {
         return kernel.run(Wasm::new());
@@ -78,7 +98,17 @@ fn choose<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
 
 impl Isa {
     /// Every ISA, from the plainest to the fastest.
-    pub const ALL: [Isa; 6] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Wasm, Isa::WasmRelaxed];
+    pub const ALL: [Isa; 9] = [
+        Isa::Scalar,
+        Isa::Avx2,
+        Isa::Avx512,
+        Isa::Amx,
+        Isa::Neon,
+        Isa::NeonDotprod,
+        Isa::NeonI8mm,
+        Isa::Wasm,
+        Isa::WasmRelaxed,
+    ];
 
     /// Whether this machine (natively) or this module (in WebAssembly) can run it.
     pub fn is_available(self) -> bool {
@@ -111,6 +141,9 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
+            Isa::Neon => "neon",
+            Isa::NeonDotprod => "neon-dotprod",
+            Isa::NeonI8mm => "neon-i8mm",
             Isa::Wasm => "wasm",
             Isa::WasmRelaxed => "wasm-relaxed",
         }

@@ -14,6 +14,8 @@ mod dispatch;
 pub mod dot;
 #[cfg(target_arch = "x86_64")]
 mod engine;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod wasm;
@@ -28,6 +30,8 @@ pub use dispatch::{Kernel, dispatch};
 pub use dot::Dot;
 #[cfg(target_arch = "x86_64")]
 pub use engine::{BlockCodes, MatrixEngine, PanelSums};
+#[cfg(target_arch = "aarch64")]
+pub use neon::{Neon, NeonDotprod, NeonI8mm};
 pub use scalar::Scalar;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub use wasm::Wasm;
@@ -45,6 +49,12 @@ pub enum Isa {
     Avx512,
     /// AMX for products with many rows, AVX-512 for everything else.
     Amx,
+    /// NEON, as every 64-bit Arm core has it.
+    Neon,
+    /// NEON with dot products of bytes (Armv8.2 `dotprod`).
+    NeonDotprod,
+    /// NEON with products of matrices of bytes (Armv8.6 `i8mm`).
+    NeonI8mm,
     /// WebAssembly simd128.
     Wasm,
     /// WebAssembly relaxed-simd.

@@ -129,6 +129,14 @@ fn avx512_equals_scalar() {
     super::Avx512::new().into_iter().for_each(check);
 }
 
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn neon_equals_scalar() {
+    super::Neon::new().into_iter().for_each(check);
+    super::NeonDotprod::new().into_iter().for_each(check);
+    super::NeonI8mm::new().into_iter().for_each(check);
+}
+
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 #[test]
 fn wasm_equals_scalar() {

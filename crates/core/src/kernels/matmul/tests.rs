@@ -10,13 +10,18 @@ use crate::kernels::selftest::{Fill, Rng, cases, check, matrix, rows};
 
 #[test]
 fn every_format_and_isa_equals_the_reference() {
-    for isa in Isa::available() {
-        for case in cases() {
-            if let Err(error) = check(isa, case) {
-                panic!("{error}");
-            }
+    let isas: Vec<Isa> = Isa::available().collect();
+    let cases = cases();
+    std::thread::scope(|scope| {
+        for half in cases.chunks(cases.len().div_ceil(2)) {
+            let isas = &isas;
+            scope.spawn(move || {
+                for case in half {
+                    check(isas, *case).unwrap_or_else(|error| panic!("{error}"));
+                }
+            });
         }
-    }
+    });
 }
 
 #[test]
@@ -142,6 +147,9 @@ fn every_isa_multiplies_with_its_own_instruction() {
             Isa::Avx2 => "vpmaddubsw ymm",
             // Few rows; tiles take many.
             Isa::Avx512 | Isa::Amx => "vpdpbusd zmm",
+            Isa::Neon => "smlal",
+            Isa::NeonDotprod => "sdot",
+            Isa::NeonI8mm => "smmla",
             Isa::Wasm => "i32x4.dot_i16x8_s",
             Isa::WasmRelaxed => "i32x4.relaxed_dot_i8x16_i7x16_add_s",
         };
@@ -156,6 +164,16 @@ fn every_isa_multiplies_with_its_own_instruction() {
             (_, true, _) => Isa::Avx512,
             (.., true) => Isa::Avx2,
             _ => Isa::Scalar,
+        };
+        assert_eq!(Isa::best(), expected);
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        use std::arch::is_aarch64_feature_detected as has;
+        let expected = match (has!("i8mm") && has!("dotprod"), has!("dotprod")) {
+            (true, _) => Isa::NeonI8mm,
+            (_, true) => Isa::NeonDotprod,
+            _ => Isa::Neon,
         };
         assert_eq!(Isa::best(), expected);
     }

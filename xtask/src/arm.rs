@@ -1,0 +1,106 @@
+//! 64-bit Arm: the static command line, and what is checked of it in an emulator.
+
+use crate::runner::{ask, cargo, program, step};
+use crate::{demo, setup};
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Static, so that it runs on every Linux.
+pub const TARGET: &str = "aarch64-unknown-linux-musl";
+
+/// The emulator's names for CPUs, and the ISAs that kernels are compared on there: the fastest, with plain Rust once.
+const CPUS: [(&str, &str); 3] =
+    [("cortex-a53", "neon"), ("cortex-a76", "neon-dotprod"), ("max", "scalar,neon,neon-dotprod,neon-i8mm")];
+
+/// The task: builds the command line for this machine, or for Arm.
+pub fn build(args: &mut lexopt::Parser) -> Result<()> {
+    let mut target = None;
+    while let Some(arg) = args.next()? {
+        match arg {
+            lexopt::Arg::Long("target") => target = Some(args.value()?.to_string_lossy().into_owned()),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    match target.as_deref() {
+        None => {
+            let mut build = cargo(&["build", "--release", "--locked", "--package", "lowbit-cli"]);
+            step("build the command line", &mut build)?;
+            println!("{}", demo::lowbit());
+        }
+        Some("aarch64" | TARGET) => {
+            setup::for_arm()?;
+            println!("{}", command_line("release")?.display());
+        }
+        Some(other) => bail!("no static build for {other:?}; the target may be aarch64"),
+    }
+    Ok(())
+}
+
+/// Builds the static command line; returns it.
+fn command_line(profile: &str) -> Result<PathBuf> {
+    let folder = if profile == "dev" { "debug" } else { profile };
+    let package = ["build", "--locked", "--package", "lowbit-cli", "--target", TARGET, "--profile", profile];
+    step("build the command line for Arm", &mut cargo(&package))?;
+    Ok(crate::root().join("target").join(TARGET).join(folder).join("lowbit"))
+}
+
+/// The emulator, if it is here.
+pub fn emulator() -> Option<&'static str> {
+    ["qemu-aarch64-static", "qemu-aarch64"].into_iter().find(|name| ask(name, &["--version"]).is_some())
+}
+
+/// The tests of the kernels, on a CPU that has all their instructions.
+pub fn unit_tests() -> Command {
+    let mut tests = cargo(&["test", "--package", "lowbit-core", "--lib", "--target", TARGET, "--locked"]);
+    let runner = format!("{} -cpu max", emulator().unwrap_or("qemu-aarch64"));
+    tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER", runner);
+    tests
+}
+
+/// The default model's logits on every kind of CPU: those of this machine, bit for bit.
+pub fn parity() -> Result<()> {
+    let lowbit = command_line("dev")?;
+    let emulator = emulator().context("there is no emulator of Arm here")?;
+    let model = crate::root().join(demo::MODEL);
+    let parity = |mut command: Command, backends: &str| -> Result<Vec<String>> {
+        command.args(["parity", "--json", "--prompt", "Hi", "--chunks", "7", "--team", "2", "--model"]);
+        let output = command.arg(&model).args(["--backends", backends]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            bail!("parity of {backends} failed\n{text}{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(hashes(&text))
+    };
+    let expected = parity(program(&demo::lowbit(), &[]), "scalar")?;
+    let [expected] = expected.as_slice() else {
+        bail!("one hash was expected of this machine: {expected:?}")
+    };
+    for (cpu, backends) in CPUS {
+        let mut emulated = program(emulator, &["-cpu", cpu]);
+        emulated.arg(&lowbit);
+        let found = parity(emulated, backends)?;
+        if found.len() != backends.split(',').count() || found.iter().any(|hash| hash != expected) {
+            bail!("{cpu}: {backends} give the logits {found:?}, this machine gives {expected}");
+        }
+    }
+    Ok(())
+}
+
+/// The values of `"logits_sha256"` in a report.
+fn hashes(report: &str) -> Vec<String> {
+    let values = report.split("\"logits_sha256\":").skip(1);
+    values.filter_map(|rest| rest.split('"').nth(1)).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_of_a_report_are_found() {
+        let report = r#"{"results": [{"backend": "neon", "logits_sha256": "ab12"}, {"logits_sha256":"cd"}]}"#;
+        assert_eq!(hashes(report), ["ab12", "cd"]);
+        assert!(hashes("{}").is_empty());
+    }
+}
