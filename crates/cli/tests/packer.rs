@@ -200,7 +200,8 @@ fn outputs_replace_nothing_that_is_read() {
     let test = "packer-replaces";
     let (source, file) = (float_gguf(test), text_file(test));
     let model = folder(test).join("model");
-    TinyModel::default().write_hugging_face(&model, 1).unwrap();
+    let floats = TinyModel { matrix_type: "F16", embedding_type: "F16", ..TinyModel::default() };
+    floats.write_hugging_face(&model, 1).unwrap();
     let [shard, config] = ["model.safetensors", "config.json"].map(|name| model.join(name));
     let [model, shard, config] = [&model, &shard, &config].map(|path| path.to_str().unwrap());
     let (packed, both) = (out(test, "out.lowbit"), out(test, "both.json"));
