@@ -244,14 +244,26 @@ pub fn pack_rounded(
     summary
 }
 
-fn refuse_same(source: &Path, out: &Path) -> Result<()> {
-    if let (Ok(from), Ok(to)) = (source.canonicalize(), out.canonicalize())
-        && from == to
-    {
-        let problem = format!("{}: the output would replace its source; choose another name", out.display());
+/// Refuses an output in the place of what is read, or of another output.
+pub fn refuse_same(source: &Path, out: &Path) -> Result<()> {
+    let (Some(from), Some(to)) = (place(source), place(out)) else { return Ok(()) };
+    if from == to || convert::reads(&from, &to) {
+        let problem = format!(
+            "{}: the output would replace its source, {}; choose another name",
+            out.display(),
+            source.display()
+        );
         return Err(Error::Usage(problem));
     }
     Ok(())
+}
+
+/// Where a file is, or would be.
+fn place(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok().or_else(|| {
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(path.file_name()?))
+    })
 }
 
 /// Says what a model can be where there is nothing at `path`.

@@ -1,9 +1,11 @@
 //! What packing has done to every matrix, as JSON or as a picture.
 
 use crate::error::{Error, Result};
+use crate::whole_file;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use lowbit_engine::calibrate::TensorReport;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Reads the path of a report, whose ending says what it is.
@@ -21,7 +23,7 @@ pub fn write(path: &Path, tensors: &[TensorReport]) -> Result<()> {
     } else {
         serde_json::json!({ "tensors": tensors }).to_string()
     };
-    std::fs::write(path, text).map_err(|e| Error::io(path, e))
+    whole_file::write(path, |mut file| file.write_all(text.as_bytes()).map_err(|e| Error::io(path, e)))
 }
 
 /// Pixels of a bar and the space below it.

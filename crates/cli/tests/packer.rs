@@ -161,3 +161,59 @@ fn what_cannot_be_compared_is_refused() {
     refused(&model, &model, short.to_str().unwrap(), "fewer than one window");
     refused(&model, "missing.lowbit", &file, "missing.lowbit");
 }
+
+#[test]
+fn what_would_have_no_effect_is_refused() {
+    let test = "packer-no-effect";
+    let (source, file, packed) = (tiny_gguf(test), text_file(test), out(test, "out.lowbit"));
+    let refused = |arguments: &[&str], what: &str| {
+        let (status, line, object) = failure(&[&["pack", &source, "-o", &packed], arguments].concat());
+        assert_eq!(status, 2, "{arguments:?}: {line}");
+        assert!(object["message"].as_str().unwrap().contains(what), "{arguments:?}: {line}");
+        assert!(!Path::new(&packed).exists(), "{arguments:?}");
+    };
+    refused(&["--bits", "keep", "--requantize"], "give a number of bits");
+    refused(&["--bits", "keep", "--calibrate", &file], "give a number of bits");
+    refused(&["--bits", "4", "--calibrate", &file], "every matrix was quantised already");
+    refused(&["--target-bpw", "3"], "every matrix was quantised already");
+    refused(&["--scheme", "s2", "--scales", "absmax"], "--scheme s1 only");
+    refused(&["--reversible", "--scales", "absmax"], "cannot be used");
+}
+
+#[test]
+fn what_is_kept_counts_for_the_budget() {
+    let test = "packer-kept-budget";
+    let (source, packed) = (out(test, "half.gguf"), out(test, "out.lowbit"));
+    folder(test);
+    let model = TinyModel { matrix_type: "F16", embedding_type: "Q8_0", ..TinyModel::default() };
+    std::fs::write(&source, model.gguf()).unwrap();
+    let arguments = ["pack", &source, "-o", &packed, "--target-bpw"];
+    let (_, line, _) = failure(&[&arguments[..], &["4"]].concat());
+    assert!(line.contains("is too low") && line.contains("quantised already as it is"), "{line}");
+    let report = json(&[&arguments[..], &["6.5"]].concat());
+    let bits = report["bits_per_weight"].as_f64().unwrap();
+    assert!(bits > 5.5 && bits <= 6.5, "{bits}");
+}
+
+#[test]
+fn outputs_replace_nothing_that_is_read() {
+    let test = "packer-replaces";
+    let (source, file) = (float_gguf(test), text_file(test));
+    let model = folder(test).join("model");
+    let floats = TinyModel { matrix_type: "F16", embedding_type: "F16", ..TinyModel::default() };
+    floats.write_hugging_face(&model, 1).unwrap();
+    let [shard, config] = ["model.safetensors", "config.json"].map(|name| model.join(name));
+    let [model, shard, config] = [&model, &shard, &config].map(|path| path.to_str().unwrap());
+    let (packed, both) = (out(test, "out.lowbit"), out(test, "both.json"));
+    let refused = |arguments: &[&str], kept: &str| {
+        let before = std::fs::read(kept).ok();
+        let (status, line, _) = failure(&[&["pack"], arguments].concat());
+        assert!(status == 2 && line.contains("would replace its source"), "{arguments:?}: {line}");
+        assert!(std::fs::read(kept).ok() == before, "{arguments:?}");
+    };
+    refused(&[&source, "-o", &file, "--bits", "4", "--calibrate", &file], &file);
+    refused(&[&source, "-o", &both, "--bits", "4", "--report", &both], &both);
+    refused(&[model, "-o", shard], shard);
+    refused(&[model, "-o", config], config);
+    refused(&[model, "-o", &packed, "--report", config], config);
+}

@@ -32,9 +32,9 @@ pub struct Pack {
     /// Quantise again what is quantised already, which loses more than quantising the floats that it was made of
     #[arg(long, requires = "how_small")]
     requantize: bool,
-    /// How scales are chosen
-    #[arg(long, value_enum, default_value_t)]
-    scales: Scales,
+    /// How scales of s1 are chosen [default: search]
+    #[arg(long)]
+    scales: Option<Scales>,
     /// UTF-8 text like what the model will read: it is run, and weights are rounded such that its results change little
     #[arg(long, value_name = "FILE", requires = "how_small")]
     calibrate: Option<PathBuf>,
@@ -52,7 +52,7 @@ pub struct Pack {
     act: Option<Activations>,
     /// Keep every tensor of a GGUF file as it is, and all else that is in the file, so that `lowbit export` makes the same
     /// file again, byte for byte
-    #[arg(long, conflicts_with_all = ["bits", "scheme", "target_bpw"])]
+    #[arg(long, conflicts_with_all = ["bits", "scheme", "scales", "target_bpw"])]
     reversible: bool,
     /// One JSON document on standard output
     #[arg(long)]
@@ -107,12 +107,11 @@ impl Bits {
     }
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug, Default)]
+#[derive(ValueEnum, Clone, Copy)]
 enum Scales {
     /// The weight of largest magnitude gets a code at the end of the range
     Absmax,
     /// What leaves the smallest squared error
-    #[default]
     Search,
 }
 
@@ -124,6 +123,7 @@ impl Pack {
             None => (PathBuf::from(&self.source), beside(Path::new(&self.source))?),
         };
         let out = self.output.clone().unwrap_or(beside);
+        self.check(&source, &out)?;
         let (options, mut packer) = self.options(&source)?;
         let summary = model::pack_rounded(&source, &out, &options, &mut packer)?;
         let bits = bits(&out)?;
@@ -158,6 +158,27 @@ impl Pack {
         ))
     }
 
+    /// Refuses options without effect, and outputs that would replace what is read or each other.
+    fn check(&self, source: &Path, out: &Path) -> Result<()> {
+        let usage = |problem: &str| Err(Error::Usage(problem.to_owned()));
+        if self.bits == Some(Bits::Keep) && (self.requantize || self.calibrate.is_some()) {
+            return usage(
+                "--bits keep quantises nothing, which --requantize and --calibrate need; give a number of bits",
+            );
+        }
+        if matches!(self.scheme, Some(Scheme::S2 | Scheme::S3)) && self.scales.is_some() {
+            return usage("--scales is for --scheme s1 only; leave it out with s2 and s3");
+        }
+        let read = [Some(source), self.calibrate.as_deref()];
+        for output in [Some(out), self.report.as_deref()].into_iter().flatten() {
+            read.iter().flatten().try_for_each(|read| model::refuse_same(read, output))?;
+        }
+        match &self.report {
+            Some(report) => model::refuse_same(out, report),
+            None => Ok(()),
+        }
+    }
+
     /// How the conversion goes, and what rounds the matrices.
     fn options(&self, source: &Path) -> Result<(convert::Options, Packer)> {
         let mut options = convert::Options {
@@ -173,8 +194,8 @@ impl Pack {
             ..convert::Options::default()
         };
         let search = match self.scales {
-            Scales::Absmax => ScaleSearch::AbsMax,
-            Scales::Search => ScaleSearch::Clips,
+            Some(Scales::Absmax) => ScaleSearch::AbsMax,
+            None | Some(Scales::Search) => ScaleSearch::Clips,
         };
         let mut packer = Packer::new(search, self.report.is_some());
         if self.calibrate.is_none() && self.target_bpw.is_none() {
@@ -182,6 +203,12 @@ impl Pack {
         }
         let kept = convert::Options { weights: Weights::Keep, ..convert::Options::default() };
         let artifact = convert::in_memory(source, &kept, &mut |_| ())?;
+        let mut matrices = artifact.header().manifest.matrices.values();
+        if !self.requantize && !matrices.any(|matrix| matrix.format.is_float()) {
+            let problem = "--calibrate and --target-bpw would change nothing: every matrix was quantised already; \
+                           --requantize quantises them again";
+            return Err(Error::Usage(problem.to_owned()));
+        }
         if let Some(text) = &self.calibrate {
             let text = input::file(text)?;
             let settings = Settings { tokens: self.calibration_tokens as usize, ..Settings::default() };
@@ -189,10 +216,13 @@ impl Pack {
             options.note = "calibrated".to_owned();
         }
         if let Some(target) = self.target_bpw {
-            let Mixed { formats, bits } = mixed(&artifact, packer.calibrator.as_mut(), target)?;
+            let Mixed { formats, bits } =
+                mixed(&artifact, packer.calibrator.as_mut(), target, self.requantize)?;
             if bits > target {
-                let problem =
-                    format!("--target-bpw {target} is too low: with 2 bits and their scales it is {bits:.3}");
+                let kept = if self.requantize { "" } else { ", and what was quantised already as it is," };
+                let problem = format!(
+                    "--target-bpw {target} is too low: with 2 bits and their scales{kept} it is {bits:.3}; give more bits"
+                );
                 return Err(Error::Usage(problem));
             }
             options.formats = formats;

@@ -284,6 +284,11 @@ const fn raw(format: Format, name: &'static str, bits: usize) -> FormatSpec {
 }
 
 impl Format {
+    /// Whether the weights are floats, not codes.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
     /// The format's properties.
     pub fn spec(self) -> &'static FormatSpec {
         &FORMATS[self as usize]

@@ -104,7 +104,7 @@ impl GgmlType {
 
     /// Whether the values are floats, not blocks.
     pub fn is_float(self) -> bool {
-        matches!(self.0.format, Some(Format::F32 | Format::F16 | Format::Bf16))
+        self.0.format.is_some_and(Format::is_float)
     }
 
     /// Bytes of `count` weights, or `None` when they are not whole blocks or overflow.

@@ -95,7 +95,7 @@ impl Planes {
     /// # Errors
     /// When the sizes do not agree, or a scale, min or weight is not finite.
     pub fn pack_ggml(&mut self, ty: GgmlType, rows: usize, bytes: &[u8], origin: Origin<'_>) -> Result<()> {
-        let row_bytes = ty.bytes_of(self.k).ok_or_else(|| {
+        let row_bytes = self.row_bytes(ty).ok_or_else(|| {
             origin.malformed(format!("rows of {} are not whole {} blocks", self.k, ty.name()))
         })?;
         if ty.format() != Some(self.format) || rows.checked_mul(row_bytes) != Some(bytes.len()) {
@@ -114,6 +114,11 @@ impl Planes {
                 .map_err(|problem| origin.malformed(format!("slice row {row}: {problem}")))?;
         }
         Ok(())
+    }
+
+    /// Bytes of a row of blocks of type `ty`; `None` when it is not of whole blocks, or of none.
+    fn row_bytes(&self, ty: GgmlType) -> Option<usize> {
+        ty.bytes_of(self.k).filter(|bytes| *bytes > 0)
     }
 
     /// Packs `values.len() / k` rows of floats: quantised with the default [`Rounding`], or stored as [`Format::F32`].

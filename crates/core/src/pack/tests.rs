@@ -354,3 +354,12 @@ fn planes_that_no_block_can_hold_are_refused() {
         assert!(refusal(ty, &planes).contains("weight 0 is not finite"), "{name}");
     }
 }
+
+#[test]
+fn rows_without_weights_are_refused() {
+    let ty = GgmlType::from_name("Q4_0").unwrap();
+    let mut planes = Planes::new(Format::Q4, 0, 0).unwrap();
+    let error = planes.pack_ggml(ty, 1, &[], ORIGIN).unwrap_err().to_string();
+    assert!(error.contains("rows of 0 are not whole Q4_0 blocks"), "{error}");
+    assert!(planes.unpack_ggml(ty, 0, &mut Vec::new(), ORIGIN).is_err());
+}

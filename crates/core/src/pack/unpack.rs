@@ -24,7 +24,7 @@ impl Planes {
     ) -> Result<()> {
         let sizes = self.format.plane_sizes(rows, self.k).map(|sizes| sizes.array());
         let fits = sizes == Some(self.all().map(<[u8]>::len)) && ty.format() == Some(self.format);
-        let Some(row_bytes) = ty.bytes_of(self.k).filter(|_| fits) else {
+        let Some(row_bytes) = self.row_bytes(ty).filter(|_| fits) else {
             return Err(origin.malformed(format!(
                 "its planes of {} are not those of {rows} rows of {} as {}",
                 self.format.spec().name,

@@ -3,8 +3,8 @@
 use super::{Calibrator, SAMPLED_ROWS};
 use crate::Result;
 use lowbit_core::Format;
-use lowbit_core::container::Artifact;
-use lowbit_core::format::{RowScales, ScaleSearch};
+use lowbit_core::container::{Artifact, MatrixEntry};
+use lowbit_core::format::{PlaneSizes, RowScales, ScaleSearch};
 use std::collections::BTreeMap;
 
 /// The formats that matrices may get, from the smallest on.
@@ -13,7 +13,7 @@ const CANDIDATES: [Format; 6] = [Format::Q2m, Format::Q3, Format::Q4, Format::Q5
 /// What [`mixed`] has chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mixed {
-    /// The format of every matrix.
+    /// The formats of the matrices that are quantised.
     pub formats: BTreeMap<String, Format>,
     /// Bits a weight over all matrices, scales and all.
     pub bits: f64,
@@ -46,28 +46,39 @@ impl Choice {
 /// layer adds is a part of what all of them sum up; the table's and the output matrix's errors are not, and count as many
 /// times as there are layers.
 ///
+/// What is quantised already keeps its format and what it takes, unless `requantize` says otherwise.
+///
 /// # Errors
 /// When a tensor is missing, or the device fails.
-pub fn mixed(artifact: &Artifact, mut calibrator: Option<&mut Calibrator>, target: f64) -> Result<Mixed> {
+pub fn mixed(
+    artifact: &Artifact,
+    mut calibrator: Option<&mut Calibrator>,
+    target: f64,
+    requantize: bool,
+) -> Result<Mixed> {
     let matrices = &artifact.header().manifest.matrices;
     let config = crate::arch::ModelConfig::of(&artifact.header().manifest)?;
     let order = config.tensors();
     let mut choices = Vec::new();
-    let mut weights = 0.0;
+    let (mut weights, mut bytes) = (0.0, 0.0);
     // The table is the output matrix of many models, whose input is found last.
     let (tables, layers): (Vec<_>, Vec<_>) = (order.iter().filter(|spec| matrices.contains_key(&spec.name)))
         .partition(|spec| spec.name == "token_embd.weight");
     for spec in layers.into_iter().chain(tables) {
-        let mut choice = measure(artifact, &spec.name, calibrator.as_deref_mut())?;
-        if !spec.name.starts_with("blk.") {
-            choice.errors.iter_mut().for_each(|error| *error *= config.n_layers as f64);
+        let &MatrixEntry { format, n, k } = &matrices[&spec.name];
+        weights += (n * k) as f64;
+        if requantize || format.is_float() {
+            let mut choice = measure(artifact, &spec.name, calibrator.as_deref_mut())?;
+            if !spec.name.starts_with("blk.") {
+                choice.errors.iter_mut().for_each(|error| *error *= config.n_layers as f64);
+            }
+            choices.push(choice);
+        } else {
+            bytes += format.plane_sizes(n, k).map_or(0, PlaneSizes::total) as f64;
         }
-        let matrix = &matrices[&spec.name];
-        weights += (matrix.n * matrix.k) as f64;
-        choices.push(choice);
     }
     let budget = target / 8.0 * weights;
-    let mut bytes: f64 = choices.iter().map(|choice| choice.bytes[0]).sum();
+    bytes += choices.iter().map(|choice| choice.bytes[0]).sum::<f64>();
     // A matrix that no longer fits is left as it is; smaller ones may still fit.
     loop {
         let fits = |choice: &Choice| {

@@ -127,6 +127,23 @@ fn write_artifact(
     Ok(Summary { fingerprint, bytes: data_start + data_len, source_bytes, matrices: plan.matrices() })
 }
 
+/// Whether a conversion of the Hugging Face folder `folder` may read the file `path`.
+pub fn reads(folder: &Path, path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    path.parent() == Some(folder) && (DOCUMENTS.contains(&name) || name.ends_with(".safetensors"))
+}
+
+/// The files of a Hugging Face folder beside the weights.
+const DOCUMENTS: [&str; 7] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "README.md",
+    "model.safetensors.index.json",
+];
+
 /// A plan and the files that it reads.
 struct Opened {
     plan: Plan,
@@ -145,16 +162,17 @@ impl Opened {
     }
 
     fn folder(folder: &Path, options: &Options) -> Result<Self> {
-        let text = |name: &str| document(&folder.join(name));
+        let [config, generation_config, tokenizer, tokenizer_config, chat_template, readme, index] =
+            DOCUMENTS.map(|name| document(&folder.join(name)));
         let mut parts = HuggingFace {
             folder: folder.display().to_string(),
-            config: text("config.json")?,
-            generation_config: text("generation_config.json")?,
-            tokenizer: text("tokenizer.json")?,
-            tokenizer_config: text("tokenizer_config.json")?,
-            chat_template: text("chat_template.jinja")?,
-            readme: text("README.md")?,
-            index: text("model.safetensors.index.json")?,
+            config: config?,
+            generation_config: generation_config?,
+            tokenizer: tokenizer?,
+            tokenizer_config: tokenizer_config?,
+            chat_template: chat_template?,
+            readme: readme?,
+            index: index?,
             shards: Vec::new(),
         };
         let mut files = Vec::new();

@@ -25,7 +25,7 @@ mod file;
 #[cfg(not(target_family = "wasm"))]
 pub use export::{Exported, to_gguf};
 #[cfg(not(target_family = "wasm"))]
-pub use file::{Progress, Summary, in_memory, to_file, to_file_rounded};
+pub use file::{Progress, Summary, in_memory, reads, to_file, to_file_rounded};
 pub use gguf::gguf;
 pub use hugging_face::{HuggingFace, Shard, hugging_face};
 pub use memory::InMemory;

@@ -68,6 +68,8 @@ pub struct Plan {
     /// What the translations need.
     parts: Vec<Vec<u8>>,
     planes: Option<(usize, Planes)>,
+    /// Whether the blocks of every matrix must come back byte for byte.
+    reversible: bool,
     floats: Vec<f32>,
     translated: Vec<u8>,
 }
@@ -154,6 +156,7 @@ impl Plan {
             tokenizer: description.tokenizer,
             parts: Vec::new(),
             planes: None,
+            reversible: options.reversible,
             floats: Vec::new(),
             translated: Vec::new(),
         };
@@ -285,6 +288,10 @@ impl Plan {
         };
         if ty.format() == Some(format) {
             planes.pack_ggml(ty, step.rows, bytes, origin)?;
+            // The page packs nothing reversibly and has no code for it.
+            if cfg!(not(target_family = "wasm")) && self.reversible {
+                check_reversible(planes, ty, step.rows, bytes, origin)?;
+            }
         } else {
             self.floats.clear();
             floats_of(ty, k, bytes, &mut self.floats, origin)?;
@@ -356,6 +363,24 @@ impl Plan {
             }
         }
     }
+}
+
+/// Whether blocks come back from their planes byte for byte.
+fn check_reversible(
+    planes: &Planes,
+    ty: GgmlType,
+    rows: usize,
+    bytes: &[u8],
+    origin: Origin<'_>,
+) -> Result<()> {
+    let mut back = Vec::new();
+    planes.unpack_ggml(ty, rows, &mut back, origin)?;
+    if back == bytes {
+        return Ok(());
+    }
+    let what = format!("{} that its weights do not tell byte for byte", ty.name());
+    let hint = "pack the model without --reversible";
+    Err(Error::unsupported(origin.file, format!("tensor {}", origin.tensor), what, hint).into())
 }
 
 /// How a tensor is stored.

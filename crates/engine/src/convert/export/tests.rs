@@ -103,6 +103,26 @@ fn every_type_comes_back_byte_for_byte() {
     }
 }
 
+/// Bytes that mean the same as others, of which only the meaning is stored.
+#[test]
+fn blocks_that_would_not_come_back_are_refused_when_they_are_packed() {
+    let folder = Folder::new("export-ambiguous");
+    let [from, artifact] = ["a.gguf", "a.lowbit"].map(|name| folder.0.join(name));
+    for (name, byte) in [("NVFP4", 0x7f), ("TQ1_0", 0x01)] {
+        let mut source = of_type(GgmlType::from_name(name).unwrap(), GgufBuilder::default()).build();
+        let tensor = parse(&source).tensors.into_iter().find(|tensor| tensor.ty.name() == name).unwrap();
+        source[tensor.offset as usize] = byte;
+        std::fs::write(&from, &source).unwrap();
+        let convert = |reversible| {
+            let options = Options { reversible, ..Options::default() };
+            to_file(&from, &create(&artifact), &artifact, &options, &mut |_| ())
+        };
+        let error = convert(true).unwrap_err().to_string();
+        assert!(error.contains(&tensor.name) && error.contains("without --reversible"), "{error}");
+        convert(false).unwrap();
+    }
+}
+
 #[test]
 fn odd_files_come_back_byte_for_byte() {
     let folder = Folder::new("export-odd");
