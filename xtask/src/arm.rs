@@ -64,7 +64,9 @@ pub fn parity() -> Result<()> {
     let emulator = emulator().context("there is no emulator of Arm here")?;
     let model = crate::root().join(demo::MODEL);
     let parity = |mut command: Command, backends: &str| -> Result<Vec<String>> {
-        command.args(["parity", "--json", "--prompt", "Hi", "--chunks", "7", "--team", "2", "--model"]);
+        command.args([
+            "parity", "--json", "--act", "a16", "--prompt", "Hi", "--chunks", "7", "--team", "2", "--model",
+        ]);
         let output = command.arg(&model).args(["--backends", backends]).output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() {
