@@ -33,10 +33,7 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
 
 /// Builds the command line and packs the default model with it; returns the artifact.
 pub fn model() -> Result<PathBuf> {
-    step(
-        "build the command line",
-        &mut cargo(&["build", "--release", "--locked", "--package", "lowbit-cli"]),
-    )?;
+    command_line()?;
     let artifact = crate::root().join(MODEL);
     if !artifact.exists() {
         std::fs::create_dir_all(crate::root().join("target/models"))?;
@@ -50,7 +47,13 @@ pub fn model() -> Result<PathBuf> {
     Ok(artifact)
 }
 
-/// The path of the command line that [`model`] built.
+/// Builds the command line.
+pub fn command_line() -> Result<()> {
+    let mut build = cargo(&["build", "--release", "--locked", "--package", "lowbit-cli"]);
+    step("build the command line", &mut build).map(drop)
+}
+
+/// The path of what [`command_line`] built.
 pub fn lowbit() -> String {
     crate::root().join("target/release/lowbit").to_string_lossy().into_owned()
 }

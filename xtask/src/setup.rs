@@ -33,15 +33,16 @@ pub fn everything() -> Result<()> {
     build(&apt)?;
     chromium(&apt)?;
     vulkan(&apt)?;
-    arm_std();
+    if !arm_std() {
+        println!("  its checks will be skipped");
+    }
     emulator(&apt)?;
     lint_tools()
 }
 
 /// What a static command line for Arm needs.
 pub fn for_arm() -> Result<()> {
-    arm_std();
-    if !has_std("rustc", arm::TARGET) {
+    if !arm_std() {
         bail!("there is no std for {}: run `rustup target add {0}`", arm::TARGET);
     }
     Ok(())
@@ -109,16 +110,15 @@ fn extend_or_debian(mut rustup: std::process::Command, apt: &Apt) -> Result<()> 
     apt.install(&DEBIAN_RUST)
 }
 
-/// The compiled std of Arm, which comes with all that a static program is linked from.
-fn arm_std() {
+/// The compiled std of Arm, which comes with all that a static program is linked from; returns whether it is here.
+fn arm_std() -> bool {
     if has_std("rustc", arm::TARGET) {
-        return have(&format!("std for {}", arm::TARGET));
+        have(&format!("std for {}", arm::TARGET));
+        return true;
     }
     need(&format!("std for {}", arm::TARGET), "the command line runs on 64-bit Arm, too");
     let mut add = program("rustup", &["target", "add", arm::TARGET]);
-    if step(&show(&add), &mut add).is_err() {
-        println!("  its checks will be skipped");
-    }
+    step(&show(&add), &mut add).is_ok()
 }
 
 /// An emulator of Arm.
