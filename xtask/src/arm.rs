@@ -9,7 +9,7 @@ use std::process::Command;
 /// Static, so that it runs on every Linux.
 pub const TARGET: &str = "aarch64-unknown-linux-musl";
 
-/// The emulator's names for CPUs, and the ISAs that kernels are compared on there: the fastest, with plain Rust once.
+/// The emulator's names for CPUs, and the ISAs whose logits are compared there.
 const CPUS: [(&str, &str); 3] =
     [("cortex-a53", "neon"), ("cortex-a76", "neon-dotprod"), ("max", "scalar,neon,neon-dotprod,neon-i8mm")];
 
@@ -24,13 +24,12 @@ pub fn build(args: &mut lexopt::Parser) -> Result<()> {
     }
     match target.as_deref() {
         None => {
-            let mut build = cargo(&["build", "--release", "--locked", "--package", "lowbit-cli"]);
-            step("build the command line", &mut build)?;
+            demo::command_line()?;
             println!("{}", demo::lowbit());
         }
         Some("aarch64" | TARGET) => {
             setup::for_arm()?;
-            println!("{}", command_line("release")?.display());
+            println!("{}", command_line()?.display());
         }
         Some(other) => bail!("no static build for {other:?}; the target may be aarch64"),
     }
@@ -38,11 +37,10 @@ pub fn build(args: &mut lexopt::Parser) -> Result<()> {
 }
 
 /// Builds the static command line; returns it.
-fn command_line(profile: &str) -> Result<PathBuf> {
-    let folder = if profile == "dev" { "debug" } else { profile };
-    let package = ["build", "--locked", "--package", "lowbit-cli", "--target", TARGET, "--profile", profile];
+fn command_line() -> Result<PathBuf> {
+    let package = ["build", "--release", "--locked", "--package", "lowbit-cli", "--target", TARGET];
     step("build the command line for Arm", &mut cargo(&package))?;
-    Ok(crate::root().join("target").join(TARGET).join(folder).join("lowbit"))
+    Ok(crate::root().join("target").join(TARGET).join("release/lowbit"))
 }
 
 /// The emulator, if it is here.
@@ -60,7 +58,7 @@ pub fn unit_tests() -> Command {
 
 /// The default model's logits on every kind of CPU: those of this machine, bit for bit.
 pub fn parity() -> Result<()> {
-    let lowbit = command_line("dev")?;
+    let lowbit = command_line()?;
     let emulator = emulator().context("there is no emulator of Arm here")?;
     let model = crate::root().join(demo::MODEL);
     let parity = |mut command: Command, backends: &str| -> Result<Vec<String>> {
