@@ -12,7 +12,7 @@ use super::WasmRelaxed;
 use super::{Amx, Avx2, Avx512};
 use super::{Dot, Isa, Simd};
 #[cfg(target_arch = "aarch64")]
-use super::{Neon, NeonDotprod, NeonI8mm};
+use super::{Neon, NeonDotprod, NeonI8mm, Sme};
 use crate::{Error, Result};
 
 /// Work that can be compiled for every ISA.
@@ -78,7 +78,7 @@ fn choose<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         return token.run(kernel);
     }
     #[cfg(target_arch = "aarch64")]
-    if isa == Isa::NeonI8mm
+    if isa.vectors() == Isa::NeonI8mm
         && let Some(token) = NeonI8mm::new()
     {
         return token.run(kernel);
@@ -98,7 +98,7 @@ fn choose<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
 
 impl Isa {
     /// Every ISA, from the plainest to the fastest.
-    pub const ALL: [Isa; 9] = [
+    pub const ALL: [Isa; 11] = [
         Isa::Scalar,
         Isa::Avx2,
         Isa::Avx512,
@@ -106,6 +106,8 @@ impl Isa {
         Isa::Neon,
         Isa::NeonDotprod,
         Isa::NeonI8mm,
+        Isa::Sme,
+        Isa::Sme2,
         Isa::Wasm,
         Isa::WasmRelaxed,
     ];
@@ -116,12 +118,22 @@ impl Isa {
         if self == Isa::Amx {
             return Amx::new().is_some();
         }
+        #[cfg(target_arch = "aarch64")]
+        if self == Isa::Sme {
+            return Sme::new().is_some();
+        } else if self == Isa::Sme2 {
+            return Sme::two().is_some();
+        }
         dispatch(self, Name) == self
     }
 
     /// The ISA of its vector instructions: itself, unless it is a matrix engine beside them.
     pub fn vectors(self) -> Isa {
-        if self == Isa::Amx { Isa::Avx512 } else { self }
+        match self {
+            Isa::Amx => Isa::Avx512,
+            Isa::Sme | Isa::Sme2 => Isa::NeonI8mm,
+            itself => itself,
+        }
     }
 
     /// The ISAs that can run here, from the plainest to the fastest.
@@ -144,6 +156,8 @@ impl Isa {
             Isa::Neon => "neon",
             Isa::NeonDotprod => "neon-dotprod",
             Isa::NeonI8mm => "neon-i8mm",
+            Isa::Sme => "sme",
+            Isa::Sme2 => "sme2",
             Isa::Wasm => "wasm",
             Isa::WasmRelaxed => "wasm-relaxed",
         }

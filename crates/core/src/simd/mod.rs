@@ -17,6 +17,8 @@ mod engine;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
+#[cfg(target_arch = "aarch64")]
+mod sme;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod wasm;
 
@@ -33,6 +35,8 @@ pub use engine::{BlockCodes, MatrixEngine, PanelSums};
 #[cfg(target_arch = "aarch64")]
 pub use neon::{Neon, NeonDotprod, NeonI8mm};
 pub use scalar::Scalar;
+#[cfg(target_arch = "aarch64")]
+pub use sme::Sme;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub use wasm::Wasm;
 #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
@@ -55,6 +59,10 @@ pub enum Isa {
     NeonDotprod,
     /// NEON with products of matrices of bytes (Armv8.6 `i8mm`).
     NeonI8mm,
+    /// SME's outer products for products with many rows, NEON for everything else.
+    Sme,
+    /// The same, and SME2's dot products for a single row.
+    Sme2,
     /// WebAssembly simd128.
     Wasm,
     /// WebAssembly relaxed-simd.

@@ -23,7 +23,14 @@ pub(super) struct Scratch {
 const fn sums_at_once(isa: Isa) -> usize {
     match isa {
         Isa::Scalar => 1,
-        Isa::Avx2 | Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm | Isa::Wasm | Isa::WasmRelaxed => 4,
+        Isa::Avx2
+        | Isa::Neon
+        | Isa::NeonDotprod
+        | Isa::NeonI8mm
+        | Isa::Sme
+        | Isa::Sme2
+        | Isa::Wasm
+        | Isa::WasmRelaxed => 4,
         Isa::Avx512 | Isa::Amx => 8,
     }
 }
@@ -34,7 +41,14 @@ const fn few(isa: Isa) -> usize {
     match isa {
         Isa::Wasm | Isa::WasmRelaxed => 0,
         Isa::Scalar => 1,
-        Isa::Avx2 | Isa::Avx512 | Isa::Amx | Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => 4,
+        Isa::Avx2
+        | Isa::Avx512
+        | Isa::Amx
+        | Isa::Neon
+        | Isa::NeonDotprod
+        | Isa::NeonI8mm
+        | Isa::Sme
+        | Isa::Sme2 => 4,
     }
 }
 

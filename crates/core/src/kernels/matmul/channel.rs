@@ -133,3 +133,10 @@ fn float<S: Dot, const P: usize>(s: S, sum: [S::I32; P]) -> S::F32 {
     let low = s.and_i32(low, s.splat_i32(LOW));
     s.add(s.mul(s.i32_to_f32(high), s.splat((LOW + 1) as f32)), s.i32_to_f32(low))
 }
+
+/// The float nearest to `sum`, up to 2^36.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub(super) fn nearest(sum: i64) -> f32 {
+    (sum >> LOW_BITS) as i32 as f32 * (LOW + 1) as f32 + (sum as i32 & LOW) as f32
+}

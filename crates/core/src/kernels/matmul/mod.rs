@@ -5,6 +5,7 @@
 //! results depend neither on the ISA nor on how rows and tiles are grouped or split between threads
 //! (accuracy contract, level B).
 
+mod apart;
 mod channel;
 mod float;
 mod output;
@@ -12,6 +13,8 @@ mod packed;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 mod quantized;
+#[cfg(target_arch = "aarch64")]
+mod sme;
 #[cfg(test)]
 mod tests;
 mod unpacked;
@@ -81,6 +84,14 @@ fn on_engine(isa: Isa, x: Rows<'_>, w: &PackedMatrix, write: Write, tiles: Tiles
         && let Some(amx) = crate::simd::Amx::new()
     {
         return panels::run(amx.vectors(), amx.configure(), x, w, write, tiles);
+    }
+    #[cfg(target_arch = "aarch64")]
+    if matches!(isa, Isa::Sme | Isa::Sme2)
+        && let Rows::Quantized(x) = x
+        && let Some(sme) = crate::simd::Sme::new()
+        && sme.is_free()
+    {
+        return sme::run(sme, isa, x, w, write, tiles);
     }
     let _ = (isa, x, w, write, tiles);
     0

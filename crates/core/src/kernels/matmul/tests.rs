@@ -149,7 +149,8 @@ fn every_isa_multiplies_with_its_own_instruction() {
             Isa::Avx512 | Isa::Amx => "vpdpbusd zmm",
             Isa::Neon => "smlal",
             Isa::NeonDotprod => "sdot",
-            Isa::NeonI8mm => "smmla",
+            // SME is not reached by a dispatch.
+            Isa::NeonI8mm | Isa::Sme | Isa::Sme2 => "smmla",
             Isa::Wasm => "i32x4.dot_i16x8_s",
             Isa::WasmRelaxed => "i32x4.relaxed_dot_i8x16_i7x16_add_s",
         };
@@ -170,9 +171,11 @@ fn every_isa_multiplies_with_its_own_instruction() {
     #[cfg(target_arch = "aarch64")]
     {
         use std::arch::is_aarch64_feature_detected as has;
-        let expected = match (has!("i8mm") && has!("dotprod"), has!("dotprod")) {
-            (true, _) => Isa::NeonI8mm,
-            (_, true) => Isa::NeonDotprod,
+        let sme = [Isa::Sme2, Isa::Sme].into_iter().find(|isa| isa.is_available());
+        let expected = match (sme, has!("i8mm") && has!("dotprod"), has!("dotprod")) {
+            (Some(sme), ..) => sme,
+            (_, true, _) => Isa::NeonI8mm,
+            (.., true) => Isa::NeonDotprod,
             _ => Isa::Neon,
         };
         assert_eq!(Isa::best(), expected);

@@ -3,13 +3,13 @@
 //! All rows of a panel share what is taken apart, and all formats share these loops: a format costs no more than what
 //! takes it apart. The sums are those of `quantized`.
 
-use super::packed::{SUPER_BLOCKS, Tile, one_level};
+use super::apart::{BlockBytes, Codes, Scales, look_up};
+use super::packed::{SUPER_BLOCKS, Tile};
 use super::quantized::{block, check};
 use super::{Tiles, Write};
 use crate::activation::{PANEL, Panel, Panels};
 use crate::format::{BLOCK_K, Codebook, FormatSpec, PackedMatrix, TILE_N};
 use crate::simd::{Dot, Kernel, LANES};
-use std::hint::black_box;
 use std::ops::Range;
 
 /// Computes panels `from..` of checked tiles.
@@ -25,8 +25,6 @@ pub(super) fn run<S: Dot, const P: usize>(
     s.call(Product { x, w, write, tiles, from });
 }
 
-/// Codes of a block: `[k / 4][column][k % 4]`.
-type BlockBytes = [u8; TILE_N * BLOCK_K];
 /// Groups of a superblock: at most two a block.
 const GROUPS: usize = 2 * SUPER_BLOCKS;
 
@@ -90,42 +88,16 @@ impl Kernel for Unpack<'_> {
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
         let Self { spec, tile, blocks, out } = self;
-        let digits = &out.digits;
         let [first, second] = out.codes.each_mut().map(|codes| &mut codes[..blocks.len()]);
-        let codes = &mut *first;
-        match spec.codes.fields() {
-            [1, 0] => fields::<S, 1, 0>(s, tile, blocks.start, codes),
-            [2, 0] => fields::<S, 2, 0>(s, tile, blocks.start, codes),
-            [2, 1] => fields::<S, 2, 1>(s, tile, blocks.start, codes),
-            [4, 1] => fields::<S, 4, 1>(s, tile, blocks.start, codes),
-            [4, 2] => fields::<S, 4, 2>(s, tile, blocks.start, codes),
-            _ => fields::<S, 4, 0>(s, tile, blocks.start, codes),
-        }
+        Codes { spec, tile, first: blocks.start, out: &mut *first }.run(s);
         if spec.codebook != Codebook::Linear {
-            if digits.count == 2 {
+            if out.digits.count == 2 {
                 second.copy_from_slice(first);
-                look_up(s, &digits.tables[1], second);
+                look_up(s, &out.digits.tables[1], second);
             }
-            look_up(s, &digits.tables[0], first);
+            look_up(s, &out.digits.tables[0], first);
         }
-        let groups = spec.groups();
-        let vectors = blocks.start * groups..blocks.end * groups;
-        let parts = [(tile.s, &mut out.scales), (tile.m, &mut out.mins)];
-        let count = if spec.scale.has_min() { 2 } else { 1 };
-        for (part, (plane, out)) in parts.into_iter().take(count).enumerate() {
-            let out = &mut out[..vectors.len()];
-            if spec.scale.is_super() {
-                let d = s.load_f16(&tile.d[blocks.start / SUPER_BLOCKS * spec.scale.parts() + part]);
-                let plane = &bytemuck::cast_slice::<u8, i8>(plane).as_chunks().0[vectors.clone()];
-                for (scale, out) in plane.iter().zip(out) {
-                    s.store(s.mul(d, s.load_i8(scale)), out);
-                }
-            } else {
-                for (group, out) in vectors.clone().zip(out) {
-                    s.store(one_level(s, spec, plane, group), out);
-                }
-            }
-        }
+        Scales { spec, tile, blocks, out: [&mut out.scales, &mut out.mins] }.run(s);
     }
 }
 
@@ -155,62 +127,6 @@ impl Digits {
         let tables = [above.map(|value| (value >> 4) as i8), above.map(|value| (value & 15) as i8)];
         Self { count: 2, tables, offsets: [offset >> 4, offset & 15] }
     }
-}
-
-/// Puts what a table has in the place of codes.
-#[inline(always)]
-fn look_up<S: Dot>(s: S, table: &[i8; 16], blocks: &mut [BlockBytes]) {
-    for granule in bytemuck::cast_slice_mut::<_, [u8; 64]>(blocks) {
-        for part in 0..S::PARTS {
-            s.store_bytes(s.lookup(table, s.load_bytes(granule, part)), granule, part);
-        }
-    }
-}
-
-/// Takes codes of fields of `LOW` and `HIGH` bits apart, from block `first` on.
-#[inline(always)]
-fn fields<S: Dot, const LOW: usize, const HIGH: usize>(
-    s: S,
-    tile: Tile<'_>,
-    first: usize,
-    out: &mut [BlockBytes],
-) {
-    for (i, out) in out.iter_mut().enumerate() {
-        let (low, high) = (granules::<LOW>(tile.w, first + i), granules::<HIGH>(tile.x, first + i));
-        // Hidden from LLVM, which else computes every address instead of folding its offset into the load.
-        let (low, high, out) = black_box((low, high, bytemuck::cast_mut::<_, [[u8; 64]; 8]>(out)));
-        for part in 0..S::PARTS {
-            let (low, high) = (load(s, low, part), load(s, high, part));
-            // Written out: as a loop it is not unrolled, and shifts by what is no constant are slow.
-            macro_rules! words {
-                ($($word:literal)*) => {$({
-                    let mut codes = s.field(low[$word * LOW / 8], LOW, $word * LOW % 8);
-                    if HIGH > 0 {
-                        codes = s.join(codes, s.field(high[$word * HIGH / 8], HIGH, $word * HIGH % 8), LOW);
-                    }
-                    s.store_bytes(codes, &mut out[$word], part);
-                })*};
-            }
-            words!(0 1 2 3 4 5 6 7);
-        }
-    }
-}
-
-/// The granules of block `b` in a plane of `N` bits a code.
-#[inline(always)]
-fn granules<const N: usize>(plane: &[u8], b: usize) -> &[[u8; 64]; N] {
-    let granules = &bytemuck::cast_slice::<u8, [u8; 64]>(plane)[b * N..];
-    granules.first_chunk().expect("as many granules as blocks need")
-}
-
-/// Part `part` of some granules.
-#[inline(always)]
-fn load<S: Dot, const N: usize>(s: S, granules: &[[u8; 64]; N], part: usize) -> [S::Bytes; N] {
-    let mut loaded = [s.load_bytes(&[0; 64], part); N];
-    for i in 0..N {
-        loaded[i] = s.load_bytes(&granules[i], part);
-    }
-    loaded
 }
 
 /// Adds to `values` the rows of a panel times what has been taken apart, blocks `blocks` of a row.
