@@ -1,7 +1,7 @@
 //! The products that are measured: the shapes of a small model, decode and prefill.
 
-use lowbit_core::activation::{Activations, QuantizedRows};
-use lowbit_core::kernels::matmul::{Output, Rows, Write, matmul_tiles};
+use lowbit_core::activation::{Activations, QuantizedRows, Scaling};
+use lowbit_core::kernels::matmul::{Output, Rows, Write, matmul_tiles, scaling};
 use lowbit_core::kernels::selftest::sample;
 use lowbit_core::simd::{Isa, Scalar};
 use lowbit_core::{Format, PackedMatrix};
@@ -84,7 +84,8 @@ impl Product {
     /// Deterministic operands.
     pub fn new(case: Case) -> Self {
         let w = sample(case.format, case.n, case.k, 1);
-        let mut x = QuantizedRows::new(case.activations);
+        let scaling = scaling(case.format, false).unwrap_or(Scaling::Block);
+        let mut x = QuantizedRows::with(case.activations, scaling);
         let values: Vec<f32> = (0..case.m * case.k).map(|i| (i * 7919 % 255) as f32 - 127.0).collect();
         x.quantize(Scalar, &values, case.k).expect("sized to fit");
         Self { out: vec![0.0; case.m * case.n], case, w, x }

@@ -124,7 +124,7 @@ impl<W: Packed<1>, const P: usize, const R: usize> Kernel for Group<'_, W, P, R>
 
 /// A sum, or one of upper and one of lower bits, as float.
 #[inline(always)]
-fn float<S: Dot, const P: usize>(s: S, sum: [S::I32; P]) -> S::F32 {
+pub(super) fn float<S: Dot, const P: usize>(s: S, sum: [S::I32; P]) -> S::F32 {
     if P == 1 {
         return s.i32_to_f32(sum[0]);
     }
@@ -132,11 +132,4 @@ fn float<S: Dot, const P: usize>(s: S, sum: [S::I32; P]) -> S::F32 {
     let high = s.add_i32(sum[0], s.sar_i32::<LOW_BITS>(low));
     let low = s.and_i32(low, s.splat_i32(LOW));
     s.add(s.mul(s.i32_to_f32(high), s.splat((LOW + 1) as f32)), s.i32_to_f32(low))
-}
-
-/// The float nearest to `sum`, up to 2^36.
-#[cfg(target_arch = "aarch64")]
-#[inline(always)]
-pub(super) fn nearest(sum: i64) -> f32 {
-    (sum >> LOW_BITS) as i32 as f32 * (LOW + 1) as f32 + (sum as i32 & LOW) as f32
 }

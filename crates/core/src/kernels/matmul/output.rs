@@ -147,15 +147,26 @@ impl Tiles<'_> {
         s.call(WriteRows { tiles: self.again(), row, tile, values, write });
     }
 
-    /// Columns of tile `tile` in row `row`.
+    /// Where `count` rows from `row` on of some tiles are, if these have all their columns: rows lie [`Tiles::n`] apart.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn places(&mut self, row: usize, count: usize, tiles: Range<usize>) -> Option<*mut f32> {
+        let is_claimed = self.range.start <= tiles.start && tiles.end <= self.range.end;
+        assert!(row.saturating_add(count) <= self.rows() && is_claimed, "outside the claimed tiles");
+        // SAFETY: inside the output, or at its end where there are no rows.
+        let place = || unsafe { self.output.data.add(row * self.n() + tiles.start * TILE_N) };
+        (tiles.end * TILE_N <= self.n()).then(place)
+    }
+
+    /// Columns of tile `tile` in `count` rows from `row` on.
     #[inline(always)]
-    fn columns(&mut self, row: usize, tile: usize) -> &mut [f32] {
-        assert!(row < self.rows() && self.range.contains(&tile), "outside the claimed tiles");
-        let column = tile * TILE_N;
-        let width = TILE_N.min(self.n() - column);
-        // SAFETY: `row` and the `width` columns from `column` lie inside the output, which `Output::new` was lent
-        // mutably; the columns belong to this claim alone.
-        unsafe { std::slice::from_raw_parts_mut(self.output.data.add(row * self.n() + column), width) }
+    fn columns(&mut self, row: usize, count: usize, tile: usize) -> impl Iterator<Item = &mut [f32]> {
+        let rows = row..row.saturating_add(count);
+        assert!(rows.end <= self.rows() && self.range.contains(&tile), "outside the claimed tiles");
+        let (data, n, column) = (self.output.data, self.n(), tile * TILE_N);
+        let width = TILE_N.min(n - column);
+        // SAFETY: the rows and the `width` columns from `column` lie inside the output, which `Output::new` was lent
+        // mutably; the columns belong to this claim alone, and no row comes twice.
+        rows.map(move |row| unsafe { std::slice::from_raw_parts_mut(data.add(row * n + column), width) })
     }
 }
 
@@ -173,17 +184,17 @@ impl Kernel for WriteRows<'_> {
 
     #[inline(always)]
     fn run<S: Dot>(mut self, s: S) {
-        for (r, values) in self.values.iter().enumerate() {
-            let out = self.tiles.columns(self.row + r, self.tile);
+        let Self { ref mut tiles, row, tile, values, write } = self;
+        for (values, out) in values.iter().zip(tiles.columns(row, values.len(), tile)) {
             let v = s.load(values);
             if let Ok(out) = <&mut [f32; LANES]>::try_from(&mut *out) {
-                let v = combine(s, s.load(out), v, self.write);
+                let v = combine(s, s.load(out), v, write);
                 s.store(v, out);
             } else {
                 let mut padded = [0.0; LANES];
                 let width = out.len();
                 padded[..width].copy_from_slice(out);
-                let v = combine(s, s.load(&padded), v, self.write);
+                let v = combine(s, s.load(&padded), v, write);
                 s.store(v, &mut padded);
                 out.copy_from_slice(&padded[..width]);
             }

@@ -83,6 +83,12 @@ impl<'a> Tile<'a> {
         s.load(&self.c[0])
     }
 
+    /// Where they are.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn channels_at(self) -> *const f32 {
+        self.c.as_ptr().cast()
+    }
+
     /// The codes of block `b`, in fields of so many bits.
     #[inline(always)]
     pub(super) fn fields(self, bits: [usize; 2], b: usize) -> Fields<'a> {

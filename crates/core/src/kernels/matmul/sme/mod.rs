@@ -1,20 +1,29 @@
-//! Products on SME: several rows as outer products ([`outer`]), a single one as SME2's dot products.
+//! Products on SME: several rows as outer products, a single one as SME2's dot products.
 //!
 //! The operands are laid out for the kernels first: a panel of rows is transposed once for all tiles, and a tile of columns
 //! is taken apart once for all panels, unless the kernels take its codes as they lie. Sums are those of `quantized` and
 //! `channel`, bit for bit.
 
+#[macro_use]
+#[rustfmt::skip]
+mod assembly;
+#[rustfmt::skip]
+mod blocks;
+#[rustfmt::skip]
+mod dots;
+#[rustfmt::skip]
+mod integers;
 mod operands;
-mod outer;
+mod single;
 
 use super::apart::{Codes as TakeApart, Scales, look_up};
 use super::packed::Tile;
-use super::{Tiles, Write, channel};
-use crate::activation::{PANEL, Panel, Panels, PanelsRef, QuantizedRows};
-use crate::format::{Codebook, Codes, FormatSpec, PackedMatrix, ScaleForm};
+use super::{Tiles, Write};
+use crate::activation::{PANEL, Panels, PanelsRef, QuantizedRows};
+use crate::format::{BLOCK_K, Codebook, Codes, FormatSpec, PackedMatrix, ScaleForm};
 use crate::simd::{Dot, Isa, Kernel, LANES, Sme};
-use operands::{Blocks, Integers, PreparedPanel, PreparedTile, SQUARES, Scratch, with_scratch};
-use outer::codes::{BYTES, NIBBLES, NIBBLES_TIMES_16};
+use assembly::codes::{BYTES, NIBBLES, NIBBLES_TIMES_16};
+use operands::{Blocks, Integers, PreparePanel, PreparedPanel, PreparedTile, SQUARES, Scratch, with_scratch};
 
 /// The largest `k` for which sums of a plane of codes and of nibbles have 32 bits.
 const MAX_K: usize = 1 << 20;
@@ -28,8 +37,12 @@ pub(super) fn run(
     write: Write,
     tiles: Tiles<'_>,
 ) -> usize {
-    let _ = isa;
-    if w.k == 0 || w.k > MAX_K || x.rows() < 2 {
+    let is_taken = match x.rows() {
+        0 => false,
+        1 => isa == Isa::Sme2 && single::takes(w.format.spec()),
+        _ => true,
+    };
+    if !is_taken || w.k == 0 || w.k > MAX_K {
         return 0;
     }
     match x.panels() {
@@ -42,7 +55,9 @@ pub(super) fn run(
 /// All panels in one precision.
 fn run_planes<const P: usize>(sme: Sme, x: Panels<'_, P>, w: &PackedMatrix, write: Write, tiles: Tiles<'_>) {
     with_scratch(|scratch| {
-        if w.format.spec().scale.is_channel() {
+        if x.rows() == 1 {
+            sme.vectors().run(single::RowProduct { sme, x, w, write, tiles, scratch });
+        } else if w.format.spec().scale.is_channel() {
             sme.vectors().run(IntegerProduct { sme, x, w, write, tiles, scratch });
         } else {
             sme.vectors().run(BlockProduct { sme, x, w, write, tiles, scratch });
@@ -74,22 +89,28 @@ impl<const P: usize> Kernel for BlockProduct<'_, P> {
             let tile = Tile::new(spec, w, index);
             let prepared = &mut scratch.tiles[0];
             s.call(PrepareTile { spec, tile, form, out: prepared });
-            for (panel, (x, prepared_rows)) in x.iter().zip(&scratch.panels).enumerate() {
-                let mut values = [[0.0; LANES]; PANEL];
+            for (panel, (x, rows)) in x.iter().zip(&scratch.panels).enumerate() {
+                let is_in_place = write == Write::Store && x.rows == PANEL;
+                let place =
+                    is_in_place.then(|| tiles.places(panel * PANEL, PANEL, index..index + 1)).flatten();
+                let [values, ..] = &mut scratch.values;
                 let operands = Blocks {
-                    rows: prepared_rows.codes.as_ptr(),
+                    rows: rows.codes.as_ptr(),
                     codes: prepared.codes(tile, form),
-                    scales: prepared.scales.as_ptr().cast(),
-                    mins: prepared.mins.as_ptr().cast(),
-                    row_scales: prepared_rows.scales.as_ptr().cast(),
-                    row_sums: prepared_rows.sums.as_ptr().cast(),
-                    values: &raw mut values,
+                    scales: if form.is_half { tile.s.as_ptr() } else { prepared.scales.as_ptr().cast() },
+                    mins: if form.is_half { tile.m.as_ptr() } else { prepared.mins.as_ptr().cast() },
+                    row_scales: rows.scales.as_ptr().cast(),
+                    row_sums: rows.sums.as_ptr().cast(),
+                    values: place.unwrap_or(values.as_mut_ptr().cast()),
                     blocks,
+                    stride: size_of::<f32>() * if place.is_some() { w.n } else { LANES },
                 };
                 // SAFETY: the token of SME is at hand and `ZA` free; the panel and the tile have been prepared for so many
-                // blocks and groups.
+                // blocks and groups, and the values are a panel's, here or in the output.
                 unsafe { kernel(&operands) };
-                tiles.write(s, panel * PANEL, index, &values[..x.rows], write);
+                if place.is_none() {
+                    tiles.write(s, panel * PANEL, index, &values[..x.rows], write);
+                }
             }
         }
     }
@@ -98,10 +119,12 @@ impl<const P: usize> Kernel for BlockProduct<'_, P> {
 /// In which form the kernels get the codes of a format.
 #[derive(Clone, Copy)]
 struct Form {
-    /// One of [`outer::codes`].
+    /// One of [`assembly::codes`].
     codes: usize,
     /// Whether the tile is taken apart for it.
     is_apart: bool,
+    /// Whether they take the halves of scales and mins as they lie.
+    is_half: bool,
 }
 
 impl Form {
@@ -112,7 +135,8 @@ impl Form {
             (Codes::U4, Codebook::Linear, ScaleForm::F16Min | ScaleForm::SuperMin, 0) => NIBBLES,
             _ => BYTES,
         };
-        Self { codes, is_apart: codes == BYTES && spec.codes != Codes::I8 }
+        let is_half = matches!(spec.scale, ScaleForm::F16 | ScaleForm::F16Min) && spec.group == BLOCK_K;
+        Self { codes, is_half, is_apart: codes == BYTES && spec.codes != Codes::I8 }
     }
 }
 
@@ -121,21 +145,24 @@ type BlocksKernel = unsafe extern "C" fn(&Blocks);
 /// The kernel for a form of codes and a format's scales.
 fn blocks_kernel<const P: usize>(sme: Sme, form: Form, spec: &FormatSpec) -> BlocksKernel {
     macro_rules! kernel {
-        ($codes:ident, $groups:literal, $mins:literal) => {
+        ($codes:ident, $groups:literal, $mins:literal, $halves:literal) => {
             match sme.lanes() {
-                4 => outer::blocks::<4, $codes, P, $groups, $mins>,
-                8 => outer::blocks::<8, $codes, P, $groups, $mins>,
-                _ => outer::blocks::<16, $codes, P, $groups, $mins>,
+                4 => blocks::blocks::<4, $codes, P, $groups, $mins, $halves>,
+                8 => blocks::blocks::<8, $codes, P, $groups, $mins, $halves>,
+                _ => blocks::blocks::<16, $codes, P, $groups, $mins, $halves>,
             }
         };
     }
-    match (form.codes, spec.groups(), spec.scale.has_min()) {
-        (NIBBLES, ..) => kernel!(NIBBLES, 1, true),
-        (NIBBLES_TIMES_16, ..) => kernel!(NIBBLES_TIMES_16, 1, false),
-        (_, 2, true) => kernel!(BYTES, 2, true),
-        (_, 2, false) => kernel!(BYTES, 2, false),
-        (_, _, true) => kernel!(BYTES, 1, true),
-        _ => kernel!(BYTES, 1, false),
+    match (form.codes, spec.groups(), spec.scale.has_min(), form.is_half) {
+        (NIBBLES_TIMES_16, ..) => kernel!(NIBBLES_TIMES_16, 1, false, true),
+        (NIBBLES, .., true) => kernel!(NIBBLES, 1, true, true),
+        (NIBBLES, ..) => kernel!(NIBBLES, 1, true, false),
+        (_, 2, true, _) => kernel!(BYTES, 2, true, false),
+        (_, 2, false, _) => kernel!(BYTES, 2, false, false),
+        (_, _, true, true) => kernel!(BYTES, 1, true, true),
+        (_, _, true, false) => kernel!(BYTES, 1, true, false),
+        (_, _, false, true) => kernel!(BYTES, 1, false, true),
+        (_, _, false, false) => kernel!(BYTES, 1, false, false),
     }
 }
 
@@ -153,7 +180,7 @@ fn prepare_panels<S: Dot, const P: usize>(
         prepared.resize_with(count, PreparedPanel::default);
     }
     for (x, panel) in x.iter().zip(prepared) {
-        s.call(operands::PreparePanel { x, blocks, groups, panel });
+        s.call(PreparePanel { x, blocks, groups, panel });
     }
 }
 
@@ -187,19 +214,13 @@ impl Kernel for PrepareTile<'_> {
         if spec.scale == ScaleForm::Progressive {
             multiply_steps(tile, &mut out.codes);
         }
-        if spec.scale.is_channel() {
+        if spec.scale.is_channel() || form.is_half {
             return;
         }
         let groups = blocks * spec.groups();
         out.scales.resize(groups, [0.0; LANES]);
         out.mins.resize(groups, [0.0; LANES]);
         Scales { spec, tile, blocks: 0..blocks, out: [&mut out.scales, &mut out.mins] }.run(s);
-        if form.codes == NIBBLES_TIMES_16 {
-            for scale in out.scales[..groups].as_flattened_mut() {
-                // Exact: the least scale, a half, is far above the least float.
-                *scale *= 1.0 / 16.0;
-            }
-        }
     }
 }
 
@@ -207,9 +228,13 @@ impl Kernel for PrepareTile<'_> {
 #[inline(always)]
 fn multiply_steps(tile: Tile<'_>, codes: &mut [[u8; 512]]) {
     for (codes, steps) in codes.iter_mut().zip(tile.s.as_chunks::<LANES>().0) {
+        let mut of_codes = [0; 4 * LANES];
+        for (of_codes, step) in of_codes.as_chunks_mut::<4>().0.iter_mut().zip(steps) {
+            *of_codes = [*step; 4];
+        }
         for granule in codes.as_chunks_mut::<64>().0 {
-            for (codes, step) in granule.as_chunks_mut::<4>().0.iter_mut().zip(steps) {
-                *codes = codes.map(|code| code.wrapping_mul(*step));
+            for (code, step) in granule.iter_mut().zip(of_codes) {
+                *code = code.wrapping_mul(step);
             }
         }
     }
@@ -242,30 +267,51 @@ impl<const P: usize> Kernel for IntegerProduct<'_, P> {
         let (spec, blocks) = (w.format.spec(), super::blocks(w));
         let (form, together) = (Form::new(spec), SQUARES / P);
         let kernel = integers_kernel::<P>(sme, form);
-        prepare_panels(s, x, blocks, 1, &mut scratch.panels);
+        let offset = if form.codes == NIBBLES { spec.offset } else { 0 };
+        prepare_panels(s, x, blocks, 0, &mut scratch.panels);
         let range = tiles.range();
         for first in range.clone().step_by(together) {
             let group = first..range.end.min(first + together);
             let mut codes = [std::ptr::null(); SQUARES];
-            for (i, (codes, prepared)) in codes.iter_mut().zip(&mut scratch.tiles).enumerate().take(together)
-            {
-                // Of tiles that there are not, the last one again.
-                let tile = Tile::new(spec, w, group.end.min(first + i + 1) - 1);
-                s.call(PrepareTile { spec, tile, form, out: prepared });
-                *codes = prepared.codes(tile, form);
+            // Of tiles that there are not, the last one again.
+            let of_group: [_; SQUARES] =
+                std::array::from_fn(|i| Tile::new(spec, w, group.end.min(first + i + 1) - 1));
+            for (i, (codes, prepared)) in codes.iter_mut().zip(&mut scratch.tiles).enumerate() {
+                if i < together {
+                    s.call(PrepareTile { spec, tile: of_group[i], form, out: prepared });
+                    *codes = prepared.codes(of_group[i], form);
+                }
             }
-            for (panel, (x, prepared_rows)) in x.iter().zip(&scratch.panels).enumerate() {
-                let mut sums = [[[0; LANES]; PANEL]; SQUARES];
-                let operands =
-                    Integers { rows: prepared_rows.codes.as_ptr(), codes, sums: &raw mut sums, blocks };
-                // SAFETY: the token of SME is at hand and `ZA` free; the panel and the tiles have so many blocks.
+            for (panel, (x, rows)) in x.iter().zip(&scratch.panels).enumerate() {
+                let above = rows.totals.map(|total| i64::from(offset) * total);
+                let above = match P {
+                    1 => [[0; PANEL], above.map(|above| above as i32)],
+                    _ => [above.map(|above| (above >> 12) as i32), above.map(|above| above as i32 & 4095)],
+                };
+                let is_in_place = write == Write::Store && group.len() == together && x.rows == PANEL;
+                let places =
+                    (is_in_place.then(|| tiles.places(panel * PANEL, PANEL, group.clone()))).flatten();
+                let (values, stride) = match places {
+                    Some(place) => (std::array::from_fn(|i| place.wrapping_add(LANES * (i % together))), w.n),
+                    None => (scratch.values.each_mut().map(|values| values.as_mut_ptr().cast()), LANES),
+                };
+                let operands = Integers {
+                    rows: rows.codes.as_ptr(),
+                    codes,
+                    blocks,
+                    scales: of_group.map(Tile::channels_at),
+                    row_scales: rows.scales.as_ptr().cast(),
+                    above: &raw const above,
+                    values,
+                    stride,
+                };
+                // SAFETY: the token of SME is at hand and `ZA` free; the panel and the tiles have so many blocks, and the
+                // values are a panel's of as many tiles, here or in the output.
                 unsafe { kernel(&operands) };
-                for (index, sums) in group.clone().zip(sums.as_chunks::<P>().0) {
-                    let mut values = [[0.0; LANES]; PANEL];
-                    let tile = Tile::new(spec, w, index);
-                    let offset = if form.codes == NIBBLES { spec.offset } else { 0 };
-                    s.call(Finish { x, tile, offset, sums, values: &mut values });
-                    tiles.write(s, panel * PANEL, index, &values[..x.rows], write);
+                if places.is_none() {
+                    for (index, values) in group.clone().zip(&scratch.values) {
+                        tiles.write(s, panel * PANEL, index, &values[..x.rows], write);
+                    }
                 }
             }
         }
@@ -279,42 +325,11 @@ fn integers_kernel<const P: usize>(sme: Sme, form: Form) -> IntegersKernel {
     macro_rules! kernel {
         ($codes:ident) => {
             match sme.lanes() {
-                4 => outer::integers::<4, $codes, P>,
-                8 => outer::integers::<8, $codes, P>,
-                _ => outer::integers::<16, $codes, P>,
+                4 => integers::integers::<4, $codes, P>,
+                8 => integers::integers::<8, $codes, P>,
+                _ => integers::integers::<16, $codes, P>,
             }
         };
     }
     if form.codes == NIBBLES { kernel!(NIBBLES) } else { kernel!(BYTES) }
-}
-
-/// From the sums of a panel's planes to its values, as `channel` defines them.
-struct Finish<'a, const P: usize> {
-    x: Panel<'a, P>,
-    tile: Tile<'a>,
-    /// What codes have been summed above what they stand for.
-    offset: i32,
-    /// `[plane][row][column]`
-    sums: &'a [[[i32; LANES]; PANEL]; P],
-    values: &'a mut [[f32; LANES]; PANEL],
-}
-
-impl<const P: usize> Kernel for Finish<'_, P> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Dot>(self, s: S) {
-        let Self { x, tile, offset, sums, values } = self;
-        for (r, values) in values.iter_mut().enumerate().take(x.rows) {
-            let of_codes: i64 = x.sums.iter().skip(r).step_by(x.rows).map(|sum| i64::from(*sum)).sum();
-            let above = i64::from(offset) * of_codes;
-            for (c, value) in values.iter_mut().enumerate() {
-                let low = i64::from(sums[P - 1][r][c]);
-                let sum = if P == 1 { low } else { 128 * i64::from(sums[0][r][c]) + low };
-                *value = channel::nearest(sum - above);
-            }
-            let of_row = s.mul(s.load(values), s.splat(x.scales[r]));
-            s.store(s.mul(of_row, tile.channels(s)), values);
-        }
-    }
 }
