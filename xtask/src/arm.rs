@@ -48,12 +48,25 @@ pub fn emulator() -> Option<&'static str> {
     ["qemu-aarch64-static", "qemu-aarch64"].into_iter().find(|name| ask(name, &["--version"]).is_some())
 }
 
+/// Optimised as what ships, whose instructions are counted in the same program.
+const UNIT_TESTS: [&str; 8] =
+    ["test", "--release", "--package", "lowbit-core", "--lib", "--target", TARGET, "--locked"];
+
 /// The tests of the kernels, on a CPU that has all their instructions.
 pub fn unit_tests() -> Command {
-    let mut tests = cargo(&["test", "--package", "lowbit-core", "--lib", "--target", TARGET, "--locked"]);
+    let mut tests = cargo(&UNIT_TESTS);
     let runner = format!("{} -cpu max", emulator().unwrap_or("qemu-aarch64"));
     tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER", runner);
     tests
+}
+
+/// Builds the program of these tests; returns it.
+pub fn built_unit_tests() -> Result<String> {
+    let mut build = cargo(&UNIT_TESTS);
+    let output = step("build the unit tests for Arm", build.args(["--no-run", "--message-format", "json"]))?;
+    let programs =
+        output.stdout.lines().filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next());
+    programs.last().map(str::to_owned).context("cargo names no program of unit tests")
 }
 
 /// The default model's logits on every kind of CPU: those of this machine, bit for bit.

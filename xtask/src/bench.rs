@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: lowbit and its peers on the same machine and the same file, in turn.
 
 use crate::runner::{cargo, program, step};
-use crate::{demo, kernels, setup};
+use crate::{demo, instructions, kernels, setup};
 use anyhow::{Result, bail};
 use std::path::Path;
 
@@ -22,12 +22,14 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     let mut files = vec![Q4_1.to_owned(), Q4_0.to_owned()];
     let mut without_amx = false;
     let mut of_gpu = Vec::new();
+    let mut update = false;
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Value(value) => kind = value.to_string_lossy().into_owned(),
             lexopt::Arg::Long("runs") => runs = args.value()?.to_string_lossy().parse()?,
             lexopt::Arg::Long("threads") => threads = args.value()?.to_string_lossy().parse()?,
             lexopt::Arg::Long("without-amx") => without_amx = true,
+            lexopt::Arg::Long("update") => update = true,
             lexopt::Arg::Long("small") => of_gpu.push("--small".to_owned()),
             lexopt::Arg::Long("shape") => {
                 of_gpu.extend(["--shape".to_owned(), args.value()?.to_string_lossy().into_owned()])
@@ -42,8 +44,9 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
             other => return Err(other.unexpected().into()),
         }
     }
-    if !["native", "page", "first-token", "threads", "all", "kernels", "gpu"].contains(&kind.as_str()) {
-        bail!("expected native, page, first-token, threads, all, kernels or gpu, found {kind:?}");
+    if !["native", "page", "first-token", "threads", "all", "kernels", "gpu", "arm"].contains(&kind.as_str())
+    {
+        bail!("expected native, page, first-token, threads, all, kernels, gpu or arm, found {kind:?}");
     }
     if kind == "gpu" {
         return gpu(&of_gpu);
@@ -51,10 +54,17 @@ pub fn run(args: &mut lexopt::Parser) -> Result<()> {
     if !of_gpu.is_empty() {
         bail!("--small and --shape are for gpu only");
     }
+    if update && kind != "arm" {
+        bail!("--update is for arm only");
+    }
     if without_amx && kind != "native" {
         bail!("--without-amx is for native only: no page has AMX");
     }
 
+    if kind == "arm" {
+        setup::for_arm()?;
+        return instructions::bench(update);
+    }
     setup::for_the_bench()?;
     if kind == "kernels" {
         kernels::build()?;

@@ -5,6 +5,7 @@ mod arm;
 mod bench;
 mod demo;
 mod inlining;
+mod instructions;
 mod kernels;
 mod runner;
 mod serve;
@@ -32,13 +33,15 @@ tasks:
   bench [KIND] [options]
                        measure against llama.cpp and wllama, in turn; KIND is native, page, first-token (the last
                        part of page) or all (default), or, without peers, threads: all and one, kernels: those of the
-                       page alone, or gpu: models of made-up weights on the GPU of this machine
+                       page alone, gpu: models of made-up weights on the GPU of this machine, or arm: instructions a
+                       multiplication, in an emulator, against docs/arm-instructions.md
       --runs N           medians of N (default 5)
       --threads N        default: the machine's cores
       --file PART        only files with this in their names: Q4_1 or Q4_0
       --without-amx      native: neither side uses AMX
       --shape NAME       gpu: one shape only (llama-1b, llama-8b, small)
       --small            gpu: the small shape only
+      --update           arm: write the table
   wasm [ARG...]        build the modules of the page into web/wasm (`cargo run -p xtask-wasm` tells the arguments)
 ";
 

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check of the repository, from a fresh clone to the browser.
 
 use crate::runner::{self, Output, cargo, program};
-use crate::{arm, demo, inlining, kernels, setup};
+use crate::{arm, demo, inlining, instructions, kernels, setup};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -84,9 +84,11 @@ fn model_checks(report: &mut Report) {
 fn arm_checks(report: &mut Report) {
     if !setup::has_std("rustc", arm::TARGET) {
         report.skip("unit tests on Arm", "this toolchain has no std for it");
+        report.skip("instructions on Arm", "this toolchain has no std for it");
         return report.skip("parity on Arm", "this toolchain has no std for it");
     }
     report.command("unit tests on Arm", arm::unit_tests);
+    report.check("instructions on Arm", instructions::check);
     // Most of it is one more build of the command line.
     if report.filters.is_empty() {
         return report

@@ -1,6 +1,8 @@
 //! The operators, written once over the Simd trait.
 
 pub mod attention;
+#[cfg(test)]
+mod counted;
 pub mod gate;
 pub mod math;
 pub mod matmul;
