@@ -1,6 +1,7 @@
 //! 64-bit Arm: the static command line, and what is checked of it in an emulator.
 
-use crate::runner::{ask, cargo, program, step};
+use crate::emulator::Emulator;
+use crate::runner::{cargo, program, step};
 use crate::{demo, setup};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -10,8 +11,15 @@ use std::process::Command;
 pub const TARGET: &str = "aarch64-unknown-linux-musl";
 
 /// The emulator's names for CPUs, and the ISAs whose logits are compared there.
-const CPUS: [(&str, &str); 3] =
-    [("cortex-a53", "neon"), ("cortex-a76", "neon-dotprod"), ("max", "scalar,neon,neon-dotprod,neon-i8mm")];
+const CPUS: [(&str, &str); 7] = [
+    ("cortex-a53", "neon"),
+    ("cortex-a76", "neon-dotprod"),
+    ("neoverse-v1", "neon-i8mm"),
+    ("max,sme=off", "scalar,neon,neon-dotprod,neon-i8mm"),
+    ("max,sve=off,sme=on,sme_fa64=off,sme128=on", "sme,sme2"),
+    ("max,sve=off,sme=on,sme_fa64=off,sme256=on", "sme,sme2"),
+    ("max,sve=off,sme=on,sme_fa64=off,sme512=on", "sme,sme2"),
+];
 
 /// The task: builds the command line for this machine, or for Arm.
 pub fn build(args: &mut lexopt::Parser) -> Result<()> {
@@ -43,11 +51,6 @@ fn command_line() -> Result<PathBuf> {
     Ok(crate::root().join("target").join(TARGET).join("release/lowbit"))
 }
 
-/// The emulator, if it is here.
-pub fn emulator() -> Option<&'static str> {
-    ["qemu-aarch64-static", "qemu-aarch64"].into_iter().find(|name| ask(name, &["--version"]).is_some())
-}
-
 /// Optimised as what ships, whose instructions are counted in the same program.
 const UNIT_TESTS: [&str; 8] =
     ["test", "--release", "--package", "lowbit-core", "--lib", "--target", TARGET, "--locked"];
@@ -55,24 +58,44 @@ const UNIT_TESTS: [&str; 8] =
 /// The tests of the kernels, on a CPU that has all their instructions.
 pub fn unit_tests() -> Command {
     let mut tests = cargo(&UNIT_TESTS);
-    let runner = format!("{} -cpu max", emulator().unwrap_or("qemu-aarch64"));
-    tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER", runner);
+    if let Some(emulator) = Emulator::find() {
+        tests.env(RUNNER, format!("{} -cpu {}", emulator.program, emulator.best_cpu()));
+    }
     tests
+}
+
+/// Cargo's variable for what runs programs of [`TARGET`].
+const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER";
+
+/// The CPUs that an emulator computes rightly.
+fn cpus(emulator: &Emulator) -> impl Iterator<Item = (&'static str, &'static str)> {
+    CPUS.into_iter().filter(|(_, isas)| emulator.knows_sme() || !isas.contains("sme"))
+}
+
+/// The tests of the kernels and of the engine on every kind of CPU.
+pub fn suites() -> Result<()> {
+    let emulator = Emulator::find().context("there is no emulator of Arm here")?;
+    for (cpu, _) in cpus(emulator) {
+        let mut tests = cargo(&UNIT_TESTS);
+        tests.args(["--package", "lowbit-engine"]).env(RUNNER, format!("{} -cpu {cpu}", emulator.program));
+        step(&format!("unit tests on {cpu}"), &mut tests)?;
+    }
+    Ok(())
 }
 
 /// Builds the program of these tests; returns it.
 pub fn built_unit_tests() -> Result<String> {
     let mut build = cargo(&UNIT_TESTS);
     let output = step("build the unit tests for Arm", build.args(["--no-run", "--message-format", "json"]))?;
-    let programs =
+    let mut programs =
         output.stdout.lines().filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next());
-    programs.last().map(str::to_owned).context("cargo names no program of unit tests")
+    programs.next_back().map(str::to_owned).context("cargo names no program of unit tests")
 }
 
 /// The default model's logits on every kind of CPU: those of this machine, bit for bit.
 pub fn parity() -> Result<()> {
     let lowbit = command_line()?;
-    let emulator = emulator().context("there is no emulator of Arm here")?;
+    let emulator = Emulator::find().context("there is no emulator of Arm here")?;
     let model = crate::root().join(demo::MODEL);
     let parity = |mut command: Command, backends: &str| -> Result<Vec<String>> {
         command.args([
@@ -89,8 +112,8 @@ pub fn parity() -> Result<()> {
     let [expected] = expected.as_slice() else {
         bail!("one hash was expected of this machine: {expected:?}")
     };
-    for (cpu, backends) in CPUS {
-        let mut emulated = program(emulator, &["-cpu", cpu]);
+    for (cpu, backends) in cpus(emulator) {
+        let mut emulated = program(&emulator.program, &["-cpu", cpu]);
         emulated.arg(&lowbit);
         let found = parity(emulated, backends)?;
         if found.len() != backends.split(',').count() || found.iter().any(|hash| hash != expected) {

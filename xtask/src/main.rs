@@ -4,6 +4,7 @@
 mod arm;
 mod bench;
 mod demo;
+mod emulator;
 mod inlining;
 mod instructions;
 mod kernels;

@@ -1,6 +1,7 @@
 //! `cargo xtask setup`: finds out what is missing on this machine, says why it is needed, and installs it.
 
 use crate::arm;
+use crate::emulator::{self, Emulator};
 use crate::runner::{ask, program, show, step};
 use anyhow::{Context, Result, bail};
 use std::cell::Cell;
@@ -121,13 +122,20 @@ fn arm_std() -> bool {
     step(&show(&add), &mut add).is_ok()
 }
 
-/// An emulator of Arm.
+/// An emulator of Arm: Debian's newest, or else the one of the system.
 fn emulator(apt: &Apt) -> Result<()> {
-    if arm::emulator().is_some() {
+    if let Some(emulator) = Emulator::find()
+        && emulator.knows_sme()
+    {
         have("an emulator of 64-bit Arm");
         return Ok(());
     }
-    need("an emulator of 64-bit Arm", "the kernels for NEON are tested on it");
+    need("an emulator of 64-bit Arm", "the kernels for NEON and SME are tested on it");
+    let Err(error) = emulator::fetch() else { return Ok(()) };
+    println!("  {error:#}; SME will not be tested");
+    if Emulator::find().is_some() {
+        return Ok(());
+    }
     apt.install(&["qemu-user-static"])
 }
 

@@ -8,9 +8,13 @@ use crate::simd::{Isa, Scalar};
 use crate::{Format, Result};
 use std::hint::black_box;
 
-/// Four tiles, of so many blocks that they are most of what a tile costs.
-const N: usize = 64;
+/// So many blocks that they are most of what a tile costs.
 const K: usize = 2048;
+
+/// Four tiles; for as many rows as a matrix engine takes at once, so many that the work on rows is shared as in a model.
+fn columns(rows: usize) -> usize {
+    if rows < 16 { 64 } else { 2048 }
+}
 
 /// `LOWBIT_COUNTED=ISA FORMAT,ACTIVATIONS,ROWS...`: for each the product, between two calls of [`count_from_or_to_here`],
 /// and a line with the number of its multiplications. Without it, a few that are compared with plain code.
@@ -39,12 +43,13 @@ fn product(isa: Isa, word: &str) -> Result<Vec<f32>> {
     let activations = Activations::ALL.into_iter().find(|a| a.name() == activations).expect("a precision");
     let rows: usize = rows.parse().expect("a number of rows");
 
-    let w = sample(format, N, K, 1);
+    let n = columns(rows);
+    let w = sample(format, n, K, 1);
     let mut x = QuantizedRows::with(activations, scaling(format, false).expect("a format of integers"));
     let values: Vec<f32> = (0..rows * K).map(|i| (i * 7919 % 255) as f32 - 127.0).collect();
     x.quantize(Scalar, &values, K)?;
-    let mut out = vec![0.0; rows * N];
-    let output = Output::new(&mut out, rows, N, 1)?;
+    let mut out = vec![0.0; rows * n];
+    let output = Output::new(&mut out, rows, n, 1)?;
     let tiles = output.claim(usize::MAX).expect("all tiles");
     count_from_or_to_here();
     matmul_tiles(isa, Rows::Quantized(&x), &w, Write::Store, tiles)?;
