@@ -240,11 +240,6 @@ pub struct Panel<'a, const P: usize> {
 }
 
 impl<'a, const P: usize> Panels<'a, P> {
-    /// Number of rows.
-    pub fn rows(self) -> usize {
-        self.rows
-    }
-
     /// All panels, in order of rows.
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = Panel<'a, P>> {

@@ -176,6 +176,7 @@ fn multiply<const N: usize>(
 ) -> Result<()> {
     let failure = Failure::default();
     team.run(&|thread| {
+        let isa = isa.of_thread(thread);
         for claim in [Output::claim_own, Output::claim_any] {
             for (matrix, write, output) in &products {
                 while let Some(tiles) = claim(output, thread) {
@@ -354,6 +355,7 @@ impl Backend for CpuBackend {
         let prepared = Prepared { quantized: &self.quantized, floats: &self.normed[..x.data.len()] };
         let (failure, isa) = (Failure::default(), self.isa);
         self.team.run(&|thread| {
+            let isa = isa.of_thread(thread);
             let (gate, up) = ((prepared.for_matrix(gate), gate), (prepared.for_matrix(up), up));
             while let Some(tiles) = output.claim_own(thread).or_else(|| output.claim_any(thread)) {
                 failure.note(gated_tiles(isa, gate, up, act, tiles));

@@ -96,6 +96,9 @@ fn choose<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     kernel.run(super::Scalar)
 }
 
+/// Threads that keep the units of SME busy: more did not help on the cores that have been measured in public.
+const SME_THREADS: usize = 2;
+
 impl Isa {
     /// Every ISA, from the plainest to the fastest.
     pub const ALL: [Isa; 11] = [
@@ -134,6 +137,13 @@ impl Isa {
             Isa::Sme | Isa::Sme2 => Isa::NeonI8mm,
             itself => itself,
         }
+    }
+
+    /// What thread `thread` of a team runs it with: cores share few units of SME, so that further threads do more with their
+    /// own vectors. They take as many tiles as they have time for, so that no split has to be guessed.
+    pub fn of_thread(self, thread: usize) -> Isa {
+        let is_shared = matches!(self, Isa::Sme | Isa::Sme2);
+        if is_shared && thread >= SME_THREADS { self.vectors() } else { self }
     }
 
     /// The ISAs that can run here, from the plainest to the fastest.
@@ -206,6 +216,15 @@ mod tests {
         }
         assert!(Isa::Scalar.is_available());
         assert!(Isa::best().is_available());
+    }
+
+    #[test]
+    fn few_threads_share_the_units_of_sme() {
+        for isa in Isa::ALL {
+            assert_eq!([0, 1].map(|thread| isa.of_thread(thread)), [isa; 2]);
+        }
+        assert_eq!(Isa::Sme2.of_thread(2), Isa::NeonI8mm);
+        assert_eq!(Isa::Amx.of_thread(2), Isa::Amx);
     }
 
     #[test]

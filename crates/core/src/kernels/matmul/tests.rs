@@ -181,3 +181,25 @@ fn every_isa_multiplies_with_its_own_instruction() {
         assert_eq!(Isa::best(), expected);
     }
 }
+
+/// What multiplies on which core, by format and number of rows.
+#[test]
+#[cfg(target_arch = "aarch64")]
+fn cores_multiply_with_the_best_that_they_have() {
+    use sme::Engine::{DotProducts, OuterProducts, Vectors};
+    let formats = [Format::Q4, Format::Q4k, Format::Q8, Format::Q6k, Format::Q3, Format::C4, Format::P4];
+    let rows = [1, 2, 16, 100];
+    for isa in [Isa::Neon, Isa::NeonDotprod, Isa::NeonI8mm, Isa::Sme, Isa::Sme2] {
+        for format in formats {
+            let chosen = rows.map(|rows| sme::Engine::new(isa, rows, 256, format.spec()));
+            println!("{isa:14} {:4} rows {rows:?}: {chosen:?}", format.spec().name);
+            let is_apart = matches!(format, Format::Q6k | Format::Q3);
+            let expected = match isa {
+                Isa::Sme2 if !is_apart => [DotProducts, OuterProducts, OuterProducts, OuterProducts],
+                Isa::Sme | Isa::Sme2 => [Vectors, OuterProducts, OuterProducts, OuterProducts],
+                _ => [Vectors; 4],
+            };
+            assert_eq!(chosen, expected, "{isa} {format:?}");
+        }
+    }
+}

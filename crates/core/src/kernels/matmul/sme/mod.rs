@@ -28,7 +28,30 @@ use operands::{Blocks, Integers, PreparePanel, PreparedPanel, PreparedTile, SQUA
 /// The largest `k` for which sums of a plane of codes and of nibbles have 32 bits.
 const MAX_K: usize = 1 << 20;
 
-/// Computes a checked product, or its first panels; returns how many.
+/// What computes a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// NEON.
+    Vectors,
+    OuterProducts,
+    DotProducts,
+}
+
+impl Engine {
+    /// Of `rows` rows with `k` values each and a matrix of a format.
+    pub(super) fn new(isa: Isa, rows: usize, k: usize, spec: &FormatSpec) -> Self {
+        let has_two = isa == Isa::Sme2;
+        match rows {
+            _ if isa.vectors() == isa || k == 0 || k > MAX_K => Self::Vectors,
+            0 => Self::Vectors,
+            1 if has_two && single::takes(spec) => Self::DotProducts,
+            1 => Self::Vectors,
+            _ => Self::OuterProducts,
+        }
+    }
+}
+
+/// Computes the panels of a checked product that SME is for; returns how many of the first these are.
 pub(super) fn run(
     sme: Sme,
     isa: Isa,
@@ -37,25 +60,28 @@ pub(super) fn run(
     write: Write,
     tiles: Tiles<'_>,
 ) -> usize {
-    let is_taken = match x.rows() {
-        0 => false,
-        1 => isa == Isa::Sme2 && single::takes(w.format.spec()),
-        _ => true,
-    };
-    if !is_taken || w.k == 0 || w.k > MAX_K {
+    let engine = Engine::new(isa, x.rows(), w.k, w.format.spec());
+    if engine == Engine::Vectors {
         return 0;
     }
     match x.panels() {
-        PanelsRef::A8(x) => run_planes(sme, x, w, write, tiles),
-        PanelsRef::A16(x) => run_planes(sme, x, w, write, tiles),
+        PanelsRef::A8(x) => run_planes(sme, engine, x, w, write, tiles),
+        PanelsRef::A16(x) => run_planes(sme, engine, x, w, write, tiles),
     }
     x.rows().div_ceil(PANEL)
 }
 
 /// All panels in one precision.
-fn run_planes<const P: usize>(sme: Sme, x: Panels<'_, P>, w: &PackedMatrix, write: Write, tiles: Tiles<'_>) {
+fn run_planes<const P: usize>(
+    sme: Sme,
+    engine: Engine,
+    x: Panels<'_, P>,
+    w: &PackedMatrix,
+    write: Write,
+    tiles: Tiles<'_>,
+) {
     with_scratch(|scratch| {
-        if x.rows() == 1 {
+        if engine == Engine::DotProducts {
             sme.vectors().run(single::RowProduct { sme, x, w, write, tiles, scratch });
         } else if w.format.spec().scale.is_channel() {
             sme.vectors().run(IntegerProduct { sme, x, w, write, tiles, scratch });
