@@ -22,7 +22,8 @@ pub struct Pack {
     output: Option<PathBuf>,
     /// What becomes of matrices of floats [default: kept in GGUF files, 8 bits in Hugging Face folders]. Those that are
     /// quantised already (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, TQ1_0, TQ2_0, Q1_0, symmetric
-    /// GPTQ) are kept as they are; FP8, AWQ and other GPTQ count as floats, which are decoded exactly
+    /// GPTQ, MXFP4 also of Hugging Face folders) are kept as they are; FP8, AWQ, other GPTQ and the NVFP4 of folders count as
+    /// floats, which are decoded exactly
     #[arg(long)]
     bits: Option<Bits>,
     /// What shares a scale. With s2 and s3 all matrices are quantised anew, also those that were already: to 4 bits, the
