@@ -2,7 +2,7 @@
 
 use crate::args::activations;
 use crate::error::{Error, Result};
-use crate::{input, model, output, report};
+use crate::{input, model, output, report, whole_file};
 use clap::ValueEnum;
 use lowbit_core::activation::Activations;
 use lowbit_core::container::Header;
@@ -174,10 +174,11 @@ impl Pack {
         for output in [Some(out), self.report.as_deref()].into_iter().flatten() {
             read.iter().flatten().try_for_each(|read| model::refuse_same(read, output))?;
         }
-        match &self.report {
-            Some(report) => model::refuse_same(out, report),
-            None => Ok(()),
+        if let Some(report) = &self.report {
+            model::refuse_same(out, report)?;
         }
+        // Measuring and packing take long, and either would be in vain.
+        [Some(out), self.report.as_deref()].into_iter().flatten().try_for_each(whole_file::check)
     }
 
     /// How the conversion goes, and what rounds the matrices.
