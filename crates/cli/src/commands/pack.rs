@@ -8,7 +8,7 @@ use lowbit_core::activation::Activations;
 use lowbit_core::container::Header;
 use lowbit_core::format::{PlaneSizes, ScaleSearch};
 use lowbit_core::pack::GgmlType;
-use lowbit_engine::calibrate::{Calibrator, Mixed, Packer, Settings, mixed};
+use lowbit_engine::calibrate::{Calibrator, Mixed, Packer, Settings, balance, mixed};
 use lowbit_engine::convert::{self, Packing, Weights};
 use std::path::{Path, PathBuf};
 
@@ -228,6 +228,9 @@ impl Pack {
                 return Err(Error::Usage(problem));
             }
             options.formats = formats;
+        }
+        if let Some(calibrator) = &mut packer.calibrator {
+            packer.factors = balance(&artifact, calibrator, &options, search)?;
         }
         Ok((options, packer))
     }
