@@ -4,7 +4,7 @@ use super::{PACKED, STEM, Tensor, hex, pack, write};
 use crate::convert::Weights;
 use crate::convert::tests::{Folder, values};
 use lowbit_core::Format;
-use lowbit_testing::Rng;
+use lowbit_testing::{Rng, mutate};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -159,4 +159,22 @@ fn unfit_floats_of_4_bits_are_refused_with_tensor_and_value() {
     refused(&config, &without(&tensors, "weight_scale_2"), &[&missing]);
     let odd = json!({"quant_method": "modelopt", "quant_algo": "NVFP4_SVD"});
     refused(&odd, &tensors, &["config.json", "NVFP4_SVD"]);
+}
+
+#[test]
+fn damaged_floats_of_4_bits_do_no_harm() {
+    let folder = Folder::new("float4-mutated");
+    let (mut rng, mut refused) = (Rng::new(33), 0);
+    let (mx_config, mx_tensors, ..) = mxfp4();
+    let (nv_config, nv_tensors, _) = nvfp4(true);
+    for (config, tensors) in [(mx_config, mx_tensors), (nv_config, nv_tensors)] {
+        write(&folder.0, &config, &tensors);
+        let path = folder.0.join("model.safetensors");
+        let sound = std::fs::read(&path).unwrap();
+        for _ in 0..40 {
+            std::fs::write(&path, mutate(&mut rng, &sound, 2000)).unwrap();
+            refused += usize::from(pack(&folder.0, Weights::Auto).is_err());
+        }
+    }
+    assert!(refused > 50, "{refused}");
 }
