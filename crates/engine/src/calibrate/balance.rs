@@ -77,8 +77,8 @@ const LEAST_GAIN: f64 = 0.01;
 /// Rows of a matrix that errors are measured on.
 const ROWS: usize = 32;
 
-/// Finds factors for the matrices of an artifact that `options` rounds. From then on `calibrator` tells of inputs as they will be:
-/// divided.
+/// Finds factors for the matrices of an artifact that `options` rounds. From then on `calibrator` tells of inputs as they will
+/// be: divided.
 ///
 /// # Errors
 /// When a tensor is missing, or the device fails.
