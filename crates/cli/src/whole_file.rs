@@ -18,6 +18,11 @@ pub fn write<T>(path: &Path, write: impl FnOnce(&File) -> Result<T>) -> Result<T
     Ok(value)
 }
 
+/// Whether [`write`] can begin with `path`; for what takes long before there is something to write.
+pub fn check(path: &Path) -> Result<()> {
+    beside(&target(path)?).map(drop)
+}
+
 /// Where the file goes: through links, and only where no folder, pipe or device is in the way.
 fn target(path: &Path) -> Result<PathBuf> {
     let in_the_way = || {
@@ -37,6 +42,10 @@ fn beside(path: &Path) -> Result<NamedTempFile> {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
+    if !folder.is_dir() {
+        let problem = format!("there is no folder {}; make it, or choose another place", folder.display());
+        return Err(Error::io(path, io::Error::new(io::ErrorKind::NotFound, problem)));
+    }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".");
     let mut builder = Builder::new();
@@ -102,7 +111,10 @@ mod tests {
         assert!(message.contains("is no regular file"), "{message}");
         let path = folder.path().join("none/a.txt");
         let message = write(&path, |_| Ok(())).unwrap_err().to_string();
-        assert!(message.contains("none/a.txt"), "{message}");
+        assert!(message.contains("none/a.txt: there is no folder"), "{message}");
+        assert_eq!(check(&path).unwrap_err().to_string(), message);
+        assert!(check(folder.path()).is_err() && check(&folder.path().join("a.txt")).is_ok());
+        assert_eq!(names(folder.path()), [""; 0]);
     }
 
     #[cfg(unix)]

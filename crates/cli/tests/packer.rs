@@ -4,7 +4,7 @@
 
 mod support;
 
-use lowbit_testing::{Meta, TinyModel, Vocabulary};
+use lowbit_testing::{GgufBuilder, Meta, TinyModel, Vocabulary, encode, type_id};
 use serde_json::Value;
 use std::path::Path;
 use support::{failure, folder, json, text, tiny_gguf};
@@ -28,6 +28,25 @@ fn float_gguf(test: &str) -> String {
 
 fn out(test: &str, name: &str) -> String {
     folder(test).join(name).to_str().unwrap().to_owned()
+}
+
+/// The tiny model with one more token.
+fn with_another_token() -> GgufBuilder {
+    let mut tokens = Vocabulary::default().tokens;
+    tokens.push("another".to_owned());
+    let (n, types) = (tokens.len(), (0..tokens.len()).map(|id| if id < 3 { 3 } else { 1 }).collect());
+    let mut model = TinyModel::default().builder();
+    model.meta("tokenizer.ggml.tokens", Meta::Texts(tokens));
+    model.meta("tokenizer.ggml.token_type", Meta::I32s(types));
+    model.meta("llama.vocab_size", Meta::U32(n as u32));
+    let table = encode("F32", &vec![0.5; n * TinyModel::default().d_model]);
+    model.tensor(
+        "token_embd.weight",
+        &[TinyModel::default().d_model as u64, n as u64],
+        type_id("F32"),
+        table,
+    );
+    model
 }
 
 /// The mean KL of `model` from `reference`.
@@ -157,9 +176,28 @@ fn what_cannot_be_compared_is_refused() {
         let (_, line, object) = failure(&["compare", model, other, "--file", file, "--chunk", "64"]);
         assert!(object["message"].as_str().unwrap().contains(what), "{line}");
     };
-    refused(&model, &path, &file, "different vocabularies");
+    refused(&model, &path, &file, "different tokenizers, which give the text different tokens");
+    let len = Vocabulary::default().tokens.len();
+    let larger = out(test, "larger.gguf");
+    std::fs::write(&larger, with_another_token().build()).unwrap();
+    refused(&model, &larger, &file, &format!("vocabularies of {len} and {} tokens", len + 1));
     refused(&model, &model, short.to_str().unwrap(), "fewer than one window");
     refused(&model, "missing.lowbit", &file, "missing.lowbit");
+}
+
+#[test]
+fn outputs_without_a_folder_are_refused_before_anything_is_packed() {
+    let test = "packer-no-folder";
+    let (source, packed) = (float_gguf(test), out(test, "out.lowbit"));
+    let refused = |packed: &str, report: &str, missing: &str| {
+        let (status, line, _) = failure(&["pack", &source, "-o", packed, "--bits", "4", "--report", report]);
+        assert_eq!(status, 1, "{line}");
+        assert!(line.contains(missing) && line.contains("there is no folder"), "{line}");
+        assert!(!Path::new(packed).exists(), "{line}");
+    };
+    refused(&packed, &out(test, "none/report.json"), "none/report.json");
+    refused(&out(test, "none/out.lowbit"), &out(test, "report.json"), "none/out.lowbit");
+    assert!(!Path::new(&out(test, "report.json")).exists());
 }
 
 #[test]

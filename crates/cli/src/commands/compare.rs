@@ -83,6 +83,15 @@ impl Compare {
         Ok(Model::load(&source.artifact, backend, options)?)
     }
 
+    /// The refusal of models that have what no distribution can be compared over.
+    fn incomparable(&self, what: &str) -> Error {
+        let (reference, model) = (&self.reference, &self.model);
+        Error::Usage(format!(
+            "{reference} and {model} have {what}: probabilities of different tokens cannot be compared; give models of one \
+             tokenizer, or compare their texts by `lowbit perplexity`"
+        ))
+    }
+
     fn compare<A: Backend, B: Backend>(
         &self,
         mut a: Model<A>,
@@ -91,12 +100,11 @@ impl Compare {
     ) -> Result<Distances> {
         let windows = self.windows.cut(&a, text)?;
         let sizes = [a.config().vocab_size, b.config().vocab_size];
-        if sizes[0] != sizes[1] || self.windows.cut(&b, text)? != windows {
-            let problem = format!(
-                "{} and {} have different vocabularies ({} and {} tokens): their distributions cannot be compared",
-                self.reference, self.model, sizes[0], sizes[1]
-            );
-            return Err(Error::Usage(problem));
+        if sizes[0] != sizes[1] {
+            return Err(self.incomparable(&format!("vocabularies of {} and {} tokens", sizes[0], sizes[1])));
+        }
+        if self.windows.cut(&b, text)? != windows {
+            return Err(self.incomparable("different tokenizers, which give the text different tokens"));
         }
         let mut distances = Distances::default();
         let (mut expected, mut found) = (Vec::new(), Vec::new());

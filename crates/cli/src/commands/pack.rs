@@ -2,13 +2,13 @@
 
 use crate::args::activations;
 use crate::error::{Error, Result};
-use crate::{input, model, output, report};
+use crate::{input, model, output, report, whole_file};
 use clap::ValueEnum;
 use lowbit_core::activation::Activations;
 use lowbit_core::container::Header;
 use lowbit_core::format::{PlaneSizes, ScaleSearch};
 use lowbit_core::pack::GgmlType;
-use lowbit_engine::calibrate::{Calibrator, Mixed, Packer, Settings, mixed};
+use lowbit_engine::calibrate::{Calibrator, Mixed, Packer, Settings, balance, mixed};
 use lowbit_engine::convert::{self, Packing, Weights};
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,8 @@ pub struct Pack {
     output: Option<PathBuf>,
     /// What becomes of matrices of floats [default: kept in GGUF files, 8 bits in Hugging Face folders]. Those that are
     /// quantised already (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, TQ1_0, TQ2_0, Q1_0, symmetric
-    /// GPTQ) are kept as they are; FP8, AWQ and other GPTQ count as floats, which are decoded exactly
+    /// GPTQ, MXFP4 also of Hugging Face folders) are kept as they are; FP8, AWQ, other GPTQ and the NVFP4 of folders count as
+    /// floats, which are decoded exactly
     #[arg(long)]
     bits: Option<Bits>,
     /// What shares a scale. With s2 and s3 all matrices are quantised anew, also those that were already: to 4 bits, the
@@ -173,10 +174,11 @@ impl Pack {
         for output in [Some(out), self.report.as_deref()].into_iter().flatten() {
             read.iter().flatten().try_for_each(|read| model::refuse_same(read, output))?;
         }
-        match &self.report {
-            Some(report) => model::refuse_same(out, report),
-            None => Ok(()),
+        if let Some(report) = &self.report {
+            model::refuse_same(out, report)?;
         }
+        // Measuring and packing take long, and either would be in vain.
+        [Some(out), self.report.as_deref()].into_iter().flatten().try_for_each(whole_file::check)
     }
 
     /// How the conversion goes, and what rounds the matrices.
@@ -226,6 +228,9 @@ impl Pack {
                 return Err(Error::Usage(problem));
             }
             options.formats = formats;
+        }
+        if let Some(calibrator) = &mut packer.calibrator {
+            packer.factors = balance(&artifact, calibrator, &options, search)?;
         }
         Ok((options, packer))
     }

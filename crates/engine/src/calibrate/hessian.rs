@@ -45,6 +45,15 @@ impl Hessian {
         self.sums[i.min(j) * self.k + i.max(j)]
     }
 
+    /// That of the inputs divided by `factors`, one for every feature.
+    pub fn divided(&self, factors: &[f32]) -> Self {
+        let rows = self.sums.chunks_exact(self.k.max(1)).zip(factors);
+        let sums = rows.flat_map(|(row, factor)| {
+            row.iter().zip(factors).map(move |(sum, other)| sum / (factor * other))
+        });
+        Self { k: self.k, sums: sums.collect() }
+    }
+
     /// The second moment of every input feature, and a hundredth of their mean more, so that none is 0.
     pub fn importance(&self) -> Vec<f32> {
         let damping = self.damping(0.01);
@@ -134,5 +143,10 @@ mod tests {
         let (expected, found) = (outputs.sum::<f64>(), hessian.energy(&e));
         assert!((found - expected).abs() < 1e-4 * expected, "{found} {expected}");
         assert!(hessian.importance().iter().all(|x| *x > 0.0));
+
+        let factors: Vec<f32> = (0..k).map(|i| 0.5 + i as f32).collect();
+        let scaled: Vec<f32> = e.iter().zip(&factors).map(|(e, factor)| e * factor).collect();
+        let found = hessian.divided(&factors).energy(&scaled);
+        assert!((found - expected).abs() < 1e-4 * expected, "{found} {expected}");
     }
 }

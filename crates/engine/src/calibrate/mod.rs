@@ -1,7 +1,8 @@
 //! Packing that looks at what a model does with a text: which input features of a matrix matter, and which say the same.
 //!
 //! ```text
-//! artifact of the source, text --Recorder--> Hessian of every matrix's inputs --> importance of weights in the search for scales
+//! artifact of the source, text --Recorder--> Hessian of every matrix's inputs --> Factors of input features
+//!                                                                            --> importance of weights in the search for scales
 //!                                                                            --> Gptq, which chooses codes
 //!                                                                            --> errors of outputs: Report, mixed precision
 //! ```
@@ -9,11 +10,13 @@
 //! The text is run once for as many matrices as their Hessians have room, from the source's weights. Nothing here is part of
 //! the page.
 
+mod balance;
 mod gptq;
 mod hessian;
 mod mixed;
 mod recorder;
 
+pub use balance::{Factors, Group, balance};
 pub use gptq::Gptq;
 pub use hessian::Hessian;
 pub use mixed::{Mixed, mixed};
@@ -63,6 +66,8 @@ pub struct Calibrator {
     inputs: Vec<(String, usize)>,
     /// What the last run has found, as far as it was asked for.
     found: BTreeMap<String, Rc<Input>>,
+    /// What inputs count as divided by.
+    divisors: BTreeMap<String, Vec<f32>>,
 }
 
 /// What is known of the input of a matrix.
@@ -73,6 +78,13 @@ pub struct Input {
     pub importance: Vec<f32>,
     /// Its factor; `None` where the inputs were not finite.
     pub gptq: Option<Gptq>,
+}
+
+impl Input {
+    /// What second moments tell.
+    pub fn new(hessian: Hessian) -> Self {
+        Self { importance: hessian.importance(), gptq: Gptq::new(&hessian, DAMPING), hessian }
+    }
 }
 
 impl Calibrator {
@@ -99,7 +111,8 @@ impl Calibrator {
         let windows = ids.chunks(window).map(<[u32]>::to_vec).collect();
         let session = model.session()?;
         let inputs = inputs(&config);
-        Ok(Self { model, session, windows, settings, moments, inputs, found: BTreeMap::new() })
+        let (found, divisors) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { model, session, windows, settings, moments, inputs, found, divisors })
     }
 
     /// What is known of the input of `matrix`. The text is run where that has not been found yet; ask in the order of
@@ -118,10 +131,21 @@ impl Calibrator {
         let Some(hessian) = self.moments.borrow_mut().remove(&source) else {
             return Err(lowbit_core::Error::MissingTensor { file: String::new(), tensor: source }.into());
         };
-        let gptq = Gptq::new(&hessian, DAMPING);
-        let input = Rc::new(Input { importance: hessian.importance(), gptq, hessian });
+        let hessian = if let Some(by) = self.divisors.get(&source) { hessian.divided(by) } else { hessian };
+        let input = Rc::new(Input::new(hessian));
         self.found.insert(source, input.clone());
         Ok(input)
+    }
+
+    /// From now on inputs count as divided by these factors, one for every feature. They are named as the first matrices, in
+    /// the order of execution, that have them.
+    fn divide_inputs(&mut self, by: BTreeMap<String, Vec<f32>>) {
+        for (source, factors) in &by {
+            if let Some(input) = self.found.get_mut(source) {
+                *input = Rc::new(Input::new(input.hessian.divided(factors)));
+            }
+        }
+        self.divisors = by;
     }
 
     /// Runs the text and records the inputs from `first` on, as many as there is room for.
@@ -201,6 +225,8 @@ pub struct Packer {
     pub search: ScaleSearch,
     /// What is known of the inputs.
     pub calibrator: Option<Calibrator>,
+    /// What weights are multiplied with first.
+    pub factors: Factors,
     /// Whether errors are measured.
     pub measures: bool,
     /// The input of the matrix that is being packed.
@@ -225,6 +251,10 @@ impl Packer {
 }
 
 impl Rounder for Packer {
+    fn scale(&mut self, tensor: &str, weights: &mut [f32]) {
+        self.factors.apply(tensor, weights);
+    }
+
     fn rounding(&mut self, tensor: &str) -> Result<Rounding<'_>> {
         if let Some(calibrator) = &mut self.calibrator {
             self.input = Some(calibrator.input(tensor)?);

@@ -138,7 +138,7 @@ pub fn hugging_face(source: &HuggingFace, options: &Options) -> Result<Plan> {
     };
     in_file(&config.file, model.validate())?;
 
-    let quantization = Quantization::of(&config)?;
+    let quantization = Quantization::of(&config, source)?;
     let tensors = find_tensors(source, &model, quantization.as_ref())?;
     let description = Description {
         config: model,

@@ -82,6 +82,22 @@ pub enum Scheme {
 }
 
 impl Options {
+    /// The format that is asked for a matrix by its name, if one is.
+    fn asked(&self, name: &str) -> Option<Format> {
+        let of_bits = || {
+            self.weights.formats().map(|[outermost, inner]| if is_outer(name) { outermost } else { inner })
+        };
+        self.formats.get(name).copied().or_else(of_bits)
+    }
+
+    /// The format, with scales of blocks, that a matrix is rounded to whose weights would be kept in the format `kept`; `None`
+    /// where they are.
+    pub fn rounds_to(&self, name: &str, kept: Format) -> Option<Format> {
+        let may_change =
+            !self.reversible && self.scheme == Scheme::Block && (kept.is_float() || self.requantize);
+        self.asked(name).filter(|asked| may_change && *asked != kept)
+    }
+
     /// What the manifest says of who packed the model, and how.
     fn packer(&self) -> String {
         let requantized = if self.requantize { "requantized with loss" } else { "" };
@@ -126,6 +142,11 @@ impl Weights {
             Self::Q2 => Some([Format::Q8, Format::Q2m]),
         }
     }
+}
+
+/// Whether a matrix is the embedding table or the output matrix.
+fn is_outer(name: &str) -> bool {
+    name.starts_with("token_embd") || name.starts_with("output")
 }
 
 /// What a source says about the model, besides its tensors.

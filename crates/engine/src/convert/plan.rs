@@ -1,7 +1,7 @@
 //! What is to be read, in which order, and where it goes.
 
 use super::rounder::ByWeights;
-use super::{Description, Options, Packed, Rounder, SOURCE, Scheme, TOKENIZER, Weights, in_file};
+use super::{Description, Options, Packed, Rounder, SOURCE, Scheme, TOKENIZER, Weights, in_file, is_outer};
 use crate::arch::{TensorKind, TensorSpec};
 use crate::{Result, SamplingOptions};
 use lowbit_core::container::{Item, Layout, Place};
@@ -263,7 +263,9 @@ impl Plan {
             Kind::Vector { ty, start, add } => {
                 self.floats.clear();
                 ty.floats(bytes, &mut self.floats, origin)?;
-                let values: Vec<u8> = self.floats.iter().flat_map(|x| (x + add).to_le_bytes()).collect();
+                self.floats.iter_mut().for_each(|x| *x += add);
+                rounder.scale(&tensor.item, &mut self.floats);
+                let values: Vec<u8> = self.floats.iter().flat_map(|x| x.to_le_bytes()).collect();
                 return write(start, &values);
             }
             Kind::Matrix { ty, format, k, planes } => (ty, format, k, planes),
@@ -295,6 +297,7 @@ impl Plan {
         } else {
             self.floats.clear();
             floats_of(ty, k, bytes, &mut self.floats, origin)?;
+            rounder.scale(&tensor.item, &mut self.floats);
             planes.pack_rounded(&self.floats, &rounder.rounding(&tensor.item)?, origin)?;
             let (tensor, weights) = (&*tensor.item, &*self.floats);
             rounder.packed(Packed { tensor, format, k, weights, planes })?;
@@ -404,14 +407,10 @@ fn item(
                 let problem = format!("has rows of {k} weights, expected a multiple of {BLOCK_K}");
                 return Err(Error::malformed(file, format!("tensor {}", source.name), problem).into());
             }
-            let outer = spec.name.starts_with("token_embd") || spec.name.starts_with("output");
-            let chosen = options.formats.get(&name).copied();
-            let by_bits =
-                options.weights.formats().map(|[outermost, inner]| if outer { outermost } else { inner });
-            let format = match chosen.or(by_bits) {
+            let format = match options.asked(&name) {
                 _ if options.scheme != Scheme::Block => {
                     let hint = "choose other bits or another scheme";
-                    of_rows(options, outer).map_err(|what| {
+                    of_rows(options, is_outer(&name)).map_err(|what| {
                         Error::unsupported(file, format!("tensor {}", source.name), what, hint)
                     })?
                 }

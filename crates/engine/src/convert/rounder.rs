@@ -16,6 +16,11 @@ pub trait Rounder {
         Ok(Rounding::default())
     }
 
+    /// Scales `weights` of `tensor` in place before they are rounded: whole rows of a matrix that is quantised anew, or a vector.
+    fn scale(&mut self, tensor: &str, weights: &mut [f32]) {
+        let _ = (tensor, weights);
+    }
+
     /// Sees a slice that has been quantised.
     ///
     /// # Errors

@@ -562,3 +562,19 @@ fn the_header_of_a_file_is_what_memory_gives() {
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     assert!(tensors.tensor("blk.0.attn_q.weight.W").is_ok());
 }
+
+#[test]
+fn matrices_are_rounded_only_to_another_format_and_only_where_they_may_change() {
+    let options = Options { weights: Weights::Q4, ..Options::default() };
+    let rounds = |options: &Options, kept| options.rounds_to("blk.0.attn_q.weight", kept);
+    assert_eq!([Format::F16, Format::Q8].map(|kept| rounds(&options, kept)), [Some(Format::Q4), None]);
+    assert_eq!(options.rounds_to("token_embd.weight", Format::F32), Some(Format::Q8));
+    let again = Options { requantize: true, ..options.clone() };
+    assert_eq!([Format::Q8, Format::Q4].map(|kept| rounds(&again, kept)), [Some(Format::Q4), None]);
+    let kept = [
+        Options { weights: Weights::Keep, ..options.clone() },
+        Options { reversible: true, ..options.clone() },
+        Options { scheme: Scheme::Channel, ..options },
+    ];
+    assert!(kept.iter().all(|options| rounds(options, Format::F16).is_none()));
+}

@@ -1,7 +1,7 @@
-//! Checkpoints whose weights are quantised: 8-bit floats with scales, and the integer codes of GPTQ and AWQ.
+//! Checkpoints whose weights are quantised: floats of 8 and 4 bits with scales, and the integer codes of GPTQ and AWQ.
 //!
-//! A matrix becomes rows of a GGML type on its way: Q4_0 or Q8_0 where codes and scales can be kept one to one, and else
-//! F32, of which packing makes what is asked for.
+//! A matrix becomes rows of a GGML type on its way: Q4_0, Q8_0 or MXFP4 where codes and scales can be kept one to one, and
+//! else F32, of which packing makes what is asked for.
 
 use super::{Document, HuggingFace, Tensors};
 use crate::Result;
@@ -12,41 +12,57 @@ use lowbit_core::import::safetensors::Tensor;
 use lowbit_core::pack::{GgmlType, Origin};
 use serde_json::Value;
 
+mod float4;
 mod float8;
 mod integers;
 
+use float4::{Float4, Naming, Scales};
 use float8::{Float8, Kind};
 use integers::{Integers, Order};
 
 const FIELD: &str = "quantization_config";
+
+const NVFP4_OF_MODEL_OPTIMIZER: Quantization =
+    Quantization::Float4 { naming: Naming::ModelOptimizer, scales: Scales::Floats };
 
 /// How a checkpoint is quantised.
 #[derive(Clone, Debug)]
 pub(super) enum Quantization {
     /// Floats of 8 bits; a scale for this many rows and columns, where one is neither for a row nor for all.
     Float8 { block: [usize; 2] },
+    /// Floats of 4 bits.
+    Float4 { naming: Naming, scales: Scales },
     /// Integers of so many bits; a scale and a zero for this many inputs (`None`: all) and one output.
     Integers { order: Order, bits: usize, group: Option<usize>, symmetric: bool },
 }
 
 impl Quantization {
-    /// What config.json says.
+    /// What config.json says; where it says nothing, what the names of the tensors do.
     ///
     /// # Errors
     /// When it is of a kind that is not supported.
-    pub(super) fn of(config: &Document) -> Result<Option<Self>> {
+    pub(super) fn of(config: &Document, source: &HuggingFace) -> Result<Option<Self>> {
         let Some(said) = config.get(FIELD) else {
-            return Ok(None);
+            // Older checkpoints of Model Optimizer say it in a file of their own.
+            let mut tensors = source.shards.iter().flat_map(|shard| &shard.header.tensors);
+            let is_nvfp4 = tensors.any(|tensor| tensor.name.ends_with(".weight_scale_2"));
+            return Ok(is_nvfp4.then_some(NVFP4_OF_MODEL_OPTIMIZER));
         };
         let said = Document { file: config.file.clone(), value: said.clone() };
         let method = said.value["quant_method"].as_str().unwrap_or_default();
-        let format = said.value["format"].as_str().unwrap_or_default();
+        let detail = if method == "modelopt" { "quant_algo" } else { "format" };
+        let format = said.value[detail].as_str().unwrap_or_default();
+        let compressed = |scales| Some(Self::Float4 { naming: Naming::CompressedTensors, scales });
         match (method, format) {
             ("fp8", _) | ("compressed-tensors", "float-quantized") => Self::float8(&said).map(Some),
+            ("compressed-tensors", "mxfp4-pack-quantized") => Ok(compressed(Scales::Powers)),
+            ("compressed-tensors", "nvfp4-pack-quantized") => Ok(compressed(Scales::Floats)),
+            ("modelopt", "NVFP4" | "W4A16_NVFP4") => Ok(Some(NVFP4_OF_MODEL_OPTIMIZER)),
             ("gptq" | "awq", _) => Self::integers(&said, method).map(Some),
             _ => {
                 let what = format!("a model that is already quantised, by {method:?} {format:?},");
-                let hint = "use fp8, gptq or awq, the model's unquantised weights, or a GGUF file";
+                let hint =
+                    "use fp8, mxfp4, nvfp4, gptq or awq, the model's unquantised weights, or a GGUF file";
                 config.unsupported(FIELD, what, hint)
             }
         }
@@ -92,7 +108,7 @@ impl Quantization {
 
     /// Tensors that say nothing about the weights: how activations are quantised.
     pub(super) fn ignores(&self, name: &str) -> bool {
-        ["input_scale", "output_scale", "k_scale", "v_scale"]
+        ["input_scale", "input_global_scale", "output_scale", "k_scale", "v_scale"]
             .iter()
             .any(|suffix| name.strip_suffix(suffix).is_some_and(|stem| stem.ends_with('.')))
     }
@@ -110,6 +126,7 @@ impl Quantization {
         let mut taker = Taker { source, tensors };
         match self {
             Self::Float8 { block } => float8(&mut taker, spec, [n, k], *block),
+            &Self::Float4 { naming, scales } => Float4 { naming, scales, k }.take(&mut taker, spec, n),
             Self::Integers { order, bits, group, symmetric } => {
                 let group = group.unwrap_or(k);
                 let by = Integers { order: *order, bits: *bits, n, k, group, symmetric: *symmetric };

@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+mod float4;
+
 const STEM: &str = "model.layers.0.mlp.up_proj.";
 const PACKED: &str = "blk.0.ffn_up.weight";
 
@@ -49,37 +51,41 @@ impl Case {
 
     /// Writes a folder one of whose matrices is that of the case.
     fn write(&self, folder: &Path) {
-        let model =
-            TinyModel { matrix_type: "F32", embedding_type: "F32", n_layers: 1, ..TinyModel::default() };
-        model.write_hugging_face(folder, 1).unwrap();
-        let path = folder.join("config.json");
-        let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-        config["quantization_config"] = self.config.clone();
-        std::fs::write(&path, config.to_string()).unwrap();
-
-        let path = folder.join("model.safetensors");
-        let bytes = std::fs::read(&path).unwrap();
-        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let (mut header, mut data) = (Map::new(), Vec::new());
-        let mut add = |name: String, dtype: &str, shape: &[u64], bytes: &[u8]| {
-            let start = data.len();
-            data.extend(bytes);
-            let offsets = [start, data.len()];
-            header.insert(name, json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}));
-        };
-        for (name, tensor) in file.tensors() {
-            if name != format!("{STEM}weight") {
-                let shape: Vec<u64> = tensor.shape().iter().map(|dim| *dim as u64).collect();
-                add(name, "F32", &shape, tensor.data());
-            }
-        }
-        for (suffix, tensor) in &self.tensors {
-            add(format!("{STEM}{suffix}"), &tensor.dtype, &tensor.shape, &unhex(&tensor.data));
-        }
-        let header = Value::Object(header).to_string();
-        let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
-        std::fs::write(path, bytes).unwrap();
+        write(folder, &self.config, &self.tensors);
     }
+}
+
+/// Writes a folder that has these tensors for one of its matrices.
+fn write(folder: &Path, quantization: &Value, tensors: &BTreeMap<String, Tensor>) {
+    let model = TinyModel { matrix_type: "F32", embedding_type: "F32", n_layers: 1, ..TinyModel::default() };
+    model.write_hugging_face(folder, 1).unwrap();
+    let path = folder.join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["quantization_config"] = quantization.clone();
+    std::fs::write(&path, config.to_string()).unwrap();
+
+    let path = folder.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let (mut header, mut data) = (Map::new(), Vec::new());
+    let mut add = |name: String, dtype: &str, shape: &[u64], bytes: &[u8]| {
+        let start = data.len();
+        data.extend(bytes);
+        let offsets = [start, data.len()];
+        header.insert(name, json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}));
+    };
+    for (name, tensor) in file.tensors() {
+        if name != format!("{STEM}weight") {
+            let shape: Vec<u64> = tensor.shape().iter().map(|dim| *dim as u64).collect();
+            add(name, "F32", &shape, tensor.data());
+        }
+    }
+    for (suffix, tensor) in tensors {
+        add(format!("{STEM}{suffix}"), &tensor.dtype, &tensor.shape, &unhex(&tensor.data));
+    }
+    let header = Value::Object(header).to_string();
+    let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+    std::fs::write(path, bytes).unwrap();
 }
 
 fn pack(folder: &Path, weights: Weights) -> crate::Result<Artifact> {
@@ -171,8 +177,8 @@ fn unfit_checkpoints_are_refused_with_tensor_and_value() {
     for method in ["mxfp4", "modelopt", "bitsandbytes"] {
         refused("awq", &set("quant_method", json!(method)), &["config.json", "already quantised", method]);
     }
-    let nvfp4 = json!({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"});
-    refused("awq", &|case| case.config = nvfp4.clone(), &["nvfp4-pack-quantized"]);
+    let mixed = json!({"quant_method": "compressed-tensors", "format": "mixed-precision"});
+    refused("awq", &|case| case.config = mixed.clone(), &["mixed-precision", "nvfp4"]);
 }
 
 #[test]
