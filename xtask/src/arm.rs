@@ -64,9 +64,9 @@ pub fn unit_tests() -> Command {
 pub fn built_unit_tests() -> Result<String> {
     let mut build = cargo(&UNIT_TESTS);
     let output = step("build the unit tests for Arm", build.args(["--no-run", "--message-format", "json"]))?;
-    let programs =
+    let mut programs =
         output.stdout.lines().filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next());
-    programs.last().map(str::to_owned).context("cargo names no program of unit tests")
+    programs.next_back().map(str::to_owned).context("cargo names no program of unit tests")
 }
 
 /// The default model's logits on every kind of CPU: those of this machine, bit for bit.
