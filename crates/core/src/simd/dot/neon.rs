@@ -286,7 +286,7 @@ impl Multiply for NeonI8mm {
         words: Range<usize>,
         start: Start<'_, R>,
     ) -> Sums<P, R> {
-        if P * R % 2 == 0 {
+        if (P * R).is_multiple_of(2) {
             sums_by_matrix(codes, quarter, x, words, start)
         } else {
             sums_by_dot(codes, quarter, x, words, start)
@@ -345,7 +345,7 @@ fn add<S, U, const P: usize, const R: usize>(
     for quarter in 0..4 {
         let scales = factors.scales[0][quarter];
         let mins = factors.mins.map(|mins| mins[0][quarter]);
-        if S::IN_PAIRS && P == 1 && R % 2 == 0 {
+        if S::IN_PAIRS && P == 1 && R.is_multiple_of(2) {
             let products = sums_in_pairs(codes, quarter, x, 0..8, start);
             let halves = |x: float32x4_t| {
                 isa!({
@@ -538,7 +538,7 @@ macro_rules! dot {
             }
             #[inline(always)]
             fn totals<const P: usize, const R: usize>(self, sums: &mut [Self::F32; R]) {
-                if <Self as Multiply>::IN_PAIRS && P == 1 && R % 2 == 0 {
+                if <Self as Multiply>::IN_PAIRS && P == 1 && R.is_multiple_of(2) {
                     apart(sums);
                 }
             }
