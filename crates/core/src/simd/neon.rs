@@ -111,9 +111,16 @@ macro_rules! simd {
             }
             #[inline(always)]
             fn load_f16(self, x: &[u16; LANES]) -> F32 {
-                isa!(std::array::from_fn(|i| {
-                    vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x.as_ptr().add(4 * i))))
-                }))
+                isa!({
+                    let low = vreinterpretq_f16_u16(vld1q_u16(x.as_ptr()));
+                    let high = vreinterpretq_f16_u16(vld1q_u16(x.as_ptr().add(8)));
+                    [
+                        vcvt_f32_f16(vget_low_f16(low)),
+                        vcvt_high_f32_f16(low),
+                        vcvt_f32_f16(vget_low_f16(high)),
+                        vcvt_high_f32_f16(high),
+                    ]
+                })
             }
             #[inline(always)]
             fn load_i8(self, x: &[i8; LANES]) -> F32 {

@@ -6,7 +6,7 @@ use crate::format::{
 };
 #[cfg(target_arch = "x86_64")]
 use crate::simd::BlockCodes;
-use crate::simd::dot::Codes;
+use crate::simd::dot::{Codes, Factors};
 use crate::simd::{Dot, LANES};
 
 /// The planes of one tile.
@@ -142,7 +142,25 @@ pub(super) trait Packed<const G: usize> {
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; G];
 
-    /// The same for one row and several tiles.
+    /// Adds the terms of block `b` to `sums`, which are in order after [`Packed::totals`].
+    #[inline(always)]
+    fn add<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: Block<'_, P, R>,
+        sums: &mut [S::F32; R],
+    ) {
+        add::<S, Self, P, R, G>(s, tile, b, x, sums);
+    }
+
+    /// After the last block.
+    #[inline(always)]
+    fn totals<S: Dot, const P: usize, const R: usize>(s: S, sums: &mut [S::F32; R]) {
+        let _ = (s, sums);
+    }
+
+    /// [`Packed::dot`] for one row and several tiles.
     #[inline(always)]
     fn dots<S: Dot, const P: usize, const N: usize>(
         s: S,
@@ -159,6 +177,40 @@ pub(super) trait Packed<const G: usize> {
         }
         products
     }
+}
+
+/// Adds the terms of block `b` to `sums`, after all its products.
+#[inline(always)]
+fn add<S: Dot, W: Packed<G> + ?Sized, const P: usize, const R: usize, const G: usize>(
+    s: S,
+    tile: Tile<'_>,
+    b: usize,
+    x: Block<'_, P, R>,
+    sums: &mut [S::F32; R],
+) {
+    let products = W::dot(s, tile, b, x);
+    factors::<S, W, G>(s, tile, b).add(s, products, x, sums);
+}
+
+/// What the products of block `b` of a tile are multiplied with.
+#[inline(always)]
+pub(super) fn factors<S: Dot, W: Packed<G> + ?Sized, const G: usize>(
+    s: S,
+    tile: Tile<'_>,
+    b: usize,
+) -> Factors<S::F32, G> {
+    let mut scales = [s.splat(0.0); G];
+    for (g, scale) in scales.iter_mut().enumerate() {
+        *scale = tile.scale(s, W::SPEC, b * G + g);
+    }
+    let mut factors = Factors { scales, mins: None };
+    if W::SPEC.scale.has_min() {
+        for (g, min) in scales.iter_mut().enumerate() {
+            *min = tile.min(s, W::SPEC, b * G + g);
+        }
+        factors.mins = Some(scales);
+    }
+    factors
 }
 
 /// 4-bit codes of format number `F`, one group a block.
@@ -187,6 +239,24 @@ impl<const F: usize> Packed<1> for U4<F> {
         [s.dot_u4(&tile.w.as_chunks().0[b], x, Self::SPEC.offset)]
     }
     #[inline(always)]
+    fn add<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: Block<'_, P, R>,
+        sums: &mut [S::F32; R],
+    ) {
+        if !S::ADDS {
+            return add::<S, Self, P, R, 1>(s, tile, b, x, sums);
+        }
+        let factors = factors::<S, Self, 1>(s, tile, b);
+        s.add_u4(&tile.w.as_chunks().0[b], x, Self::SPEC.offset, factors, sums);
+    }
+    #[inline(always)]
+    fn totals<S: Dot, const P: usize, const R: usize>(s: S, sums: &mut [S::F32; R]) {
+        s.totals::<P, R>(sums);
+    }
+    #[inline(always)]
     fn dots<S: Dot, const P: usize, const N: usize>(
         s: S,
         tiles: [Tile<'_>; N],
@@ -213,6 +283,25 @@ impl<const F: usize> Packed<1> for U5<F> {
     ) -> [[S::I32; R]; 1] {
         [s.dot_u5(&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b], x, Self::SPEC.offset)]
     }
+    #[inline(always)]
+    fn add<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: Block<'_, P, R>,
+        sums: &mut [S::F32; R],
+    ) {
+        if !S::ADDS {
+            return add::<S, Self, P, R, 1>(s, tile, b, x, sums);
+        }
+        let factors = factors::<S, Self, 1>(s, tile, b);
+        let w = (&tile.w.as_chunks().0[b], &tile.x.as_chunks().0[b]);
+        s.add_u5(w, x, Self::SPEC.offset, factors, sums);
+    }
+    #[inline(always)]
+    fn totals<S: Dot, const P: usize, const R: usize>(s: S, sums: &mut [S::F32; R]) {
+        s.totals::<P, R>(sums);
+    }
 }
 
 impl Packed<1> for I8 {
@@ -226,6 +315,24 @@ impl Packed<1> for I8 {
         x: Block<'_, P, R>,
     ) -> [[S::I32; R]; 1] {
         [s.dot_i8(&tile.w.as_chunks().0[b], x)]
+    }
+    #[inline(always)]
+    fn add<S: Dot, const P: usize, const R: usize>(
+        s: S,
+        tile: Tile<'_>,
+        b: usize,
+        x: Block<'_, P, R>,
+        sums: &mut [S::F32; R],
+    ) {
+        if !S::ADDS {
+            return add::<S, Self, P, R, 1>(s, tile, b, x, sums);
+        }
+        let factors = factors::<S, Self, 1>(s, tile, b);
+        s.add_i8(&tile.w.as_chunks().0[b], x, factors, sums);
+    }
+    #[inline(always)]
+    fn totals<S: Dot, const P: usize, const R: usize>(s: S, sums: &mut [S::F32; R]) {
+        s.totals::<P, R>(sums);
     }
 }
 

@@ -8,7 +8,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::packed::{Halves, I8, Lookup, LookupHalves, Packed, Tile, U4, U5};
+use super::packed::{Halves, I8, Lookup, LookupHalves, Packed, Tile, U4, U5, factors};
 use super::{Tiles, Write, channel, unpacked};
 use crate::activation::{Block, PANEL, Panel, Panels};
 use crate::format::{Format, PackedMatrix};
@@ -198,14 +198,8 @@ impl<'a, W: Packed<G>, const P: usize, const G: usize> Row<'a, W, P, G> {
             let x = unsafe { block(x, b, row) };
             let products = W::dots(s, tiles, b, x);
             for n in 0..N {
-                add_block::<S, W, P, 1, G>(
-                    s,
-                    tiles[n],
-                    b,
-                    x,
-                    products[n].map(|product| [product]),
-                    &mut sums[n],
-                );
+                let factors = factors::<S, W, G>(s, tiles[n], b);
+                factors.add(s, products[n].map(|product| [product]), x, &mut sums[n]);
             }
         }
         for n in 0..N {
@@ -262,43 +256,12 @@ impl<W: Packed<G>, const P: usize, const R: usize, const G: usize> Kernel for Gr
         for b in 0..blocks {
             // SAFETY: `b` is a block, and the assertions have found all of them and the rows.
             let x = unsafe { block::<P, R>(x, b, first) };
-            add_block::<S, W, P, R, G>(s, tile, b, x, W::dot(s, tile, b, x), &mut sums);
+            W::add(s, tile, b, x, &mut sums);
         }
+        W::totals::<S, P, R>(s, &mut sums);
         for r in 0..R {
             s.store(sums[r], &mut values[r]);
         }
-    }
-}
-
-/// Adds to `sums` the products of block `b` of a tile, a group an item, with that of some rows.
-#[inline(always)]
-fn add_block<S: Dot, W: Packed<G>, const P: usize, const R: usize, const G: usize>(
-    s: S,
-    tile: Tile<'_>,
-    b: usize,
-    x: Block<'_, P, R>,
-    products: [[S::I32; R]; G],
-    sums: &mut [S::F32; R],
-) {
-    let mut scales = [s.splat(0.0); G];
-    let mut mins = scales;
-    for g in 0..G {
-        scales[g] = tile.scale(s, W::SPEC, b * G + g);
-        if W::SPEC.scale.has_min() {
-            mins[g] = tile.min(s, W::SPEC, b * G + g);
-        }
-    }
-    for r in 0..R {
-        let mut terms = scales;
-        for g in 0..G {
-            terms[g] = s.mul(s.i32_to_f32(products[g][r]), scales[g]);
-            if W::SPEC.scale.has_min() {
-                let sum = if G == 1 { x.sums[r] } else { x.sums_of_halves(r)[g] };
-                terms[g] = s.add(terms[g], s.mul(s.splat(sum as f32), mins[g]));
-            }
-        }
-        let term = if G == 1 { terms[0] } else { s.add(terms[0], terms[G - 1]) };
-        sums[r] = s.add(sums[r], s.mul(term, s.splat(x.scales[r])));
     }
 }
 

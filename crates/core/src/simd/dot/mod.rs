@@ -130,10 +130,93 @@ pub trait Dot: Simd {
         scalar::dot(self, &scalar::codes_u5(w, high), x, offset)
     }
 
+    /// Whether the next do more than what they say: else their factors, which are read before the products are made,
+    /// only take registers.
+    const ADDS: bool = false;
+
+    /// Adds to `sums` the terms that [`Factors::add`] makes of [`Dot::dot_u4`]. Until [`Dot::totals`] they may be in an
+    /// order of the ISA's own.
+    #[inline(always)]
+    fn add_u4<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 256],
+        x: Block<'_, P, R>,
+        offset: i32,
+        factors: Factors<Self::F32, 1>,
+        sums: &mut [Self::F32; R],
+    ) {
+        factors.add(self, [self.dot_u4(w, x, offset)], x, sums);
+    }
+
+    /// The same of [`Dot::dot_u5`].
+    #[inline(always)]
+    fn add_u5<const P: usize, const R: usize>(
+        self,
+        w: (&[u8; 256], &[u8; 64]),
+        x: Block<'_, P, R>,
+        offset: i32,
+        factors: Factors<Self::F32, 1>,
+        sums: &mut [Self::F32; R],
+    ) {
+        factors.add(self, [self.dot_u5(w.0, w.1, x, offset)], x, sums);
+    }
+
+    /// The same of [`Dot::dot_i8`].
+    #[inline(always)]
+    fn add_i8<const P: usize, const R: usize>(
+        self,
+        w: &[u8; 512],
+        x: Block<'_, P, R>,
+        factors: Factors<Self::F32, 1>,
+        sums: &mut [Self::F32; R],
+    ) {
+        factors.add(self, [self.dot_i8(w, x)], x, sums);
+    }
+
+    /// Puts sums in order to which only these have added.
+    #[inline(always)]
+    fn totals<const P: usize, const R: usize>(self, sums: &mut [Self::F32; R]) {
+        let _ = sums;
+    }
+
     /// `u` is a signed byte and the offset 0. `w` is `[8][16]` words of 4 bytes.
     #[inline(always)]
     fn dot_i8<const P: usize, const R: usize>(self, w: &[u8; 512], x: Block<'_, P, R>) -> [Self::I32; R] {
         scalar::dot(self, &scalar::codes_i8(w), x, 0)
+    }
+}
+
+/// What the products of a block are multiplied with, a group an item.
+#[derive(Clone, Copy)]
+pub struct Factors<F, const G: usize> {
+    /// Of the weights.
+    pub scales: [F; G],
+    /// What the sums of the rows are multiplied with, where the format has it.
+    pub mins: Option<[F; G]>,
+}
+
+impl<F: Copy, const G: usize> Factors<F, G> {
+    /// Adds a block's term to each of `sums`, rounded as `kernels::matmul` says.
+    #[inline(always)]
+    pub fn add<S: Simd<F32 = F>, const P: usize, const R: usize>(
+        self,
+        s: S,
+        products: [[S::I32; R]; G],
+        x: Block<'_, P, R>,
+        sums: &mut [F; R],
+    ) {
+        for r in 0..R {
+            let mut terms = self.scales;
+            for g in 0..G {
+                terms[g] = s.mul(s.i32_to_f32(products[g][r]), self.scales[g]);
+                if let Some(mins) = self.mins {
+                    let sum = if G == 1 { x.sums[r] } else { x.sums_of_halves(r)[g] };
+                    terms[g] = s.add(terms[g], s.mul(s.splat(sum as f32), mins[g]));
+                }
+            }
+            let term = if G == 1 { terms[0] } else { s.add(terms[0], terms[G - 1]) };
+            sums[r] = s.add(sums[r], s.mul(term, s.splat(x.scales[r])));
+        }
     }
 }
 

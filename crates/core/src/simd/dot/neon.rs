@@ -7,7 +7,7 @@ use core::arch::aarch64::*;
 use core::arch::asm;
 use core::ops::Range;
 
-use super::{Codes, Dot};
+use super::{Codes, Dot, Factors};
 use crate::activation::Block;
 use crate::simd::{Kernel, Neon, NeonDotprod, NeonI8mm, Simd};
 
@@ -19,108 +19,28 @@ macro_rules! isa {
     }};
 }
 
+mod unpack;
+
+use unpack::{Any, I8, U4, U5, Unpack, hidden, load};
+
 /// Sums of rows and planes for 4 columns.
 type Sums<const P: usize, const R: usize> = [[int32x4_t; P]; R];
 
 /// How a core multiplies.
 trait Multiply: Simd<I32 = [int32x4_t; 4]> {
-    /// The sums over some words, in steps of two, of columns `4 * quarter..`.
+    /// Whether [`add`] leaves sums of two rows as [`sums_in_pairs`] has them.
+    const IN_PAIRS: bool = false;
+
+    /// The sums over some words, in steps of four, of columns `4 * quarter..`; those of the last plane begin as
+    /// `start` says.
     fn sums<U: Unpack, const P: usize, const R: usize>(
         self,
         codes: U,
         quarter: usize,
         x: Block<'_, P, R>,
         words: Range<usize>,
+        start: Start<'_, R>,
     ) -> Sums<P, R>;
-}
-
-/// Codes of 4 columns and one word, signed bytes.
-trait Unpack: Copy {
-    /// The largest magnitude.
-    fn max(self) -> i32;
-    fn unpack(self, quarter: usize, word: usize) -> int8x16_t;
-}
-
-#[derive(Clone, Copy)]
-struct U4<'a>(&'a [u8; 256]);
-#[derive(Clone, Copy)]
-struct U5<'a>(&'a [u8; 256], &'a [u8; 64]);
-#[derive(Clone, Copy)]
-struct I8<'a>(&'a [u8; 512]);
-/// Codes of any make, as a token reads them.
-#[derive(Clone, Copy)]
-struct Any<S, C>(S, C);
-
-impl Unpack for U4<'_> {
-    #[inline(always)]
-    fn max(self) -> i32 {
-        15
-    }
-    #[inline(always)]
-    fn unpack(self, quarter: usize, word: usize) -> int8x16_t {
-        let codes = load(self.0, word / 2, quarter);
-        isa!(vreinterpretq_s8_u8(match word % 2 {
-            0 => vandq_u8(codes, vdupq_n_u8(15)),
-            _ => vshrq_n_u8::<4>(codes),
-        }))
-    }
-}
-
-impl Unpack for U5<'_> {
-    #[inline(always)]
-    fn max(self) -> i32 {
-        31
-    }
-    #[inline(always)]
-    fn unpack(self, quarter: usize, word: usize) -> int8x16_t {
-        let low = isa!(vreinterpretq_u8_s8(U4(self.0).unpack(quarter, word)));
-        let high = load(self.1, 0, quarter);
-        isa!({
-            let moved = vshlq_u8(high, vdupq_n_s8(4 - word as i8));
-            vreinterpretq_s8_u8(vorrq_u8(low, vandq_u8(moved, vdupq_n_u8(16))))
-        })
-    }
-}
-
-impl Unpack for I8<'_> {
-    #[inline(always)]
-    fn max(self) -> i32 {
-        128
-    }
-    #[inline(always)]
-    fn unpack(self, quarter: usize, word: usize) -> int8x16_t {
-        isa!(vreinterpretq_s8_u8(load(self.0, word, quarter)))
-    }
-}
-
-impl<S: Dot<Bytes = uint8x16_t>, C: Codes> Unpack for Any<S, C> {
-    #[inline(always)]
-    fn max(self) -> i32 {
-        self.1.max()
-    }
-    #[inline(always)]
-    fn unpack(self, quarter: usize, word: usize) -> int8x16_t {
-        isa!(vreinterpretq_s8_u8(self.1.word(self.0, word, quarter)))
-    }
-}
-
-/// Columns `4 * quarter..` of granule `granule`.
-#[inline(always)]
-fn load<const N: usize>(w: &[u8; N], granule: usize, quarter: usize) -> uint8x16_t {
-    let columns = &w.as_chunks::<16>().0[4 * granule + quarter];
-    isa!(vld1q_u8(columns.as_ptr()))
-}
-
-/// The same reference, of which LLVM no longer knows how it came about: else it computes the address of every load from
-/// that, instead of folding offsets into the loads.
-#[inline(always)]
-fn hidden<T>(x: &T) -> &T {
-    let mut address: *const T = x;
-    // SAFETY: nothing is done; the address stays the one of `x`.
-    unsafe {
-        asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags));
-        &*address
-    }
 }
 
 /// Does `$body` for every word of a block that is in `$words`, each a constant.
@@ -144,33 +64,39 @@ impl Multiply for Neon {
         quarter: usize,
         x: Block<'_, P, R>,
         words: Range<usize>,
+        start: Start<'_, R>,
     ) -> Sums<P, R> {
-        // Words whose products, one of each, a lane of 16 bits holds.
-        let together = if 4 * 127 * codes.max() < 1 << 15 { 4 } else { 2 };
-        let mut sums = [[isa!(vdupq_n_s32(0)); P]; R];
-        for first in words.step_by(together) {
-            let mut pairs = [[[isa!(vdupq_n_s16(0)); 2]; P]; R];
-            for word in first..first + together {
-                let w = codes.unpack(quarter, word);
+        // Words whose products with 127, one of each, a lane of 16 bits holds; there are at most 8.
+        let together = match codes.max() {
+            ..=32 => words.len(),
+            33..=64 => 4,
+            _ => 2,
+        };
+        let mut sums = start.sums();
+        let mut pairs = [[[isa!(vdupq_n_s16(0)); 2]; P]; R];
+        each_word!(words, |WORD| {
+            let w = codes.unpack(quarter, WORD);
+            for r in 0..R {
+                for p in 0..P {
+                    let x: i32 = bytemuck::cast(x.codes[r].0[p].as_chunks::<4>().0[WORD]);
+                    let x = isa!(vreinterpretq_s8_s32(vdupq_n_s32(x)));
+                    let [low, high] = pairs[r][p];
+                    pairs[r][p] = isa!(match WORD % together {
+                        0 => [vmull_s8(vget_low_s8(w), vget_low_s8(x)), vmull_high_s8(w, x)],
+                        _ => [vmlal_s8(low, vget_low_s8(w), vget_low_s8(x)), vmlal_high_s8(high, w, x)],
+                    });
+                }
+            }
+            if WORD % together == together - 1 {
                 for r in 0..R {
                     for p in 0..P {
-                        let x: i32 = bytemuck::cast(x.codes[r].0[p].as_chunks::<4>().0[word]);
                         let [low, high] = pairs[r][p];
-                        pairs[r][p] = isa!({
-                            let x = vreinterpretq_s8_s32(vdupq_n_s32(x));
-                            [vmlal_s8(low, vget_low_s8(w), vget_low_s8(x)), vmlal_high_s8(high, w, x)]
-                        });
+                        let columns = isa!(vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+                        sums[r][p] = isa!(vaddq_s32(sums[r][p], columns));
                     }
                 }
             }
-            for r in 0..R {
-                for p in 0..P {
-                    let [low, high] = pairs[r][p];
-                    let columns = isa!(vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
-                    sums[r][p] = isa!(vaddq_s32(sums[r][p], columns));
-                }
-            }
-        }
+        });
         sums
     }
 }
@@ -204,6 +130,50 @@ fn smmla(mut sum: int32x4_t, x: int8x16_t, w: int8x16_t) -> int32x4_t {
     sum
 }
 
+/// Where sums begin: so much below zero that the codes need no offset.
+#[derive(Clone, Copy)]
+struct Start<'a, const R: usize> {
+    offset: i32,
+    of_rows: &'a [i32; R],
+}
+
+impl<const R: usize> Start<'_, R> {
+    /// Of row `r`.
+    #[inline(always)]
+    fn row(self, r: usize) -> int32x4_t {
+        isa!(vdupq_n_s32(-self.offset * self.of_rows[r]))
+    }
+    /// Of rows `r` and `r + 1`, two lanes each.
+    #[inline(always)]
+    fn rows(self, r: usize) -> int32x4_t {
+        isa!(vmulq_n_s32(twice(vreinterpret_s8_s32(load_two(self.of_rows, r))), -self.offset))
+    }
+    /// Of all.
+    #[inline(always)]
+    fn sums<const P: usize>(self) -> Sums<P, R> {
+        let mut sums = [[isa!(vdupq_n_s32(0)); P]; R];
+        for r in 0..R {
+            sums[r][P - 1] = self.row(r);
+        }
+        sums
+    }
+}
+
+/// Items `i` and `i + 1`.
+#[inline(always)]
+fn load_two<const R: usize>(x: &[i32; R], i: usize) -> int32x2_t {
+    isa!(vld1_s32(x[i..i + 2].as_ptr()))
+}
+
+/// Every lane of 32 bits twice.
+#[inline(always)]
+fn twice(x: int8x8_t) -> int32x4_t {
+    isa!({
+        let x = vreinterpretq_s32_s8(vcombine_s8(x, x));
+        vzip1q_s32(x, x)
+    })
+}
+
 /// The sums by [`sdot`].
 #[inline(always)]
 fn sums_by_dot<U: Unpack, const P: usize, const R: usize>(
@@ -211,8 +181,9 @@ fn sums_by_dot<U: Unpack, const P: usize, const R: usize>(
     quarter: usize,
     x: Block<'_, P, R>,
     words: Range<usize>,
+    start: Start<'_, R>,
 ) -> Sums<P, R> {
-    let mut sums = [[isa!(vdupq_n_s32(0)); P]; R];
+    let mut sums = start.sums();
     each_word!(words, |WORD| {
         let w = codes.unpack(quarter, WORD);
         for r in 0..R {
@@ -232,32 +203,59 @@ fn sums_by_matrix<U: Unpack, const P: usize, const R: usize>(
     quarter: usize,
     x: Block<'_, P, R>,
     words: Range<usize>,
+    start: Start<'_, R>,
 ) -> Sums<P, R> {
-    // Rows and planes in one order: pair `i` is `2 * i` and the next. Until the end, where its sums go are those of its
-    // first two columns and those of its last two.
-    let at = |i: usize| (i / P, i % P);
-    let mut sums = [[isa!(vdupq_n_s32(0)); P]; R];
-    for word in words.step_by(2) {
-        let [even, odd] =
-            [word, word + 1].map(|word| isa!(vreinterpretq_s32_s8(codes.unpack(quarter, word))));
-        let columns = isa!([vzip1q_s32(even, odd), vzip2q_s32(even, odd)].map(|w| vreinterpretq_s8_s32(w)));
-        for first in (0..P * R).step_by(2) {
-            let [upper, lower] = [first, first + 1].map(|i| {
-                let (r, p) = at(i);
-                isa!(vld1_s8(x.codes[r].0[p].as_chunks::<8>().0[word / 2].as_ptr()))
-            });
-            let x = isa!(vcombine_s8(upper, lower));
-            for (i, w) in columns.into_iter().enumerate() {
-                let (r, p) = at(first + i);
-                sums[r][p] = smmla(sums[r][p], x, w);
-            }
-        }
-    }
-    for first in (0..P * R).step_by(2) {
-        let [(r, p), (next_r, next_p)] = [at(first), at(first + 1)];
+    let mut sums = sums_in_pairs(codes, quarter, x, words, start);
+    for i in (0..P * R).step_by(2) {
+        let [(r, p), (next_r, next_p)] = [at::<P>(i), at::<P>(i + 1)];
         let [left, right] = isa!([sums[r][p], sums[next_r][next_p]].map(|sums| vreinterpretq_s64_s32(sums)));
         sums[r][p] = isa!(vreinterpretq_s32_s64(vzip1q_s64(left, right)));
         sums[next_r][next_p] = isa!(vreinterpretq_s32_s64(vzip2q_s64(left, right)));
+    }
+    sums
+}
+
+/// Item `i` of all rows and planes in one order: its row and plane.
+#[inline(always)]
+fn at<const P: usize>(i: usize) -> (usize, usize) {
+    (i / P, i % P)
+}
+
+/// The same in pairs of rows or planes: where the sums of the first go are those of the first two columns of both, and
+/// where those of the second go are those of the last two.
+#[inline(always)]
+fn sums_in_pairs<U: Unpack, const P: usize, const R: usize>(
+    codes: U,
+    quarter: usize,
+    x: Block<'_, P, R>,
+    words: Range<usize>,
+    start: Start<'_, R>,
+) -> Sums<P, R> {
+    let mut sums = [[isa!(vdupq_n_s32(0)); P]; R];
+    for i in (0..P * R).step_by(2) {
+        let [(r, p), (next_r, next_p)] = [at::<P>(i), at::<P>(i + 1)];
+        let zero = isa!(vdup_n_s32(0));
+        sums[r][p] = match P {
+            1 => start.rows(r),
+            _ => isa!(vcombine_s32(zero, vget_low_s32(start.row(next_r)))),
+        };
+        sums[next_r][next_p] = sums[r][p];
+    }
+    for word in words.step_by(4) {
+        let columns = codes.pairs(quarter, word);
+        for first in (0..P * R).step_by(2) {
+            let [upper, lower] = [first, first + 1].map(|i| {
+                let (r, p) = at::<P>(i);
+                isa!(vld1q_s32(x.codes[r].0[p].as_chunks::<16>().0[word / 4].as_ptr().cast()))
+            });
+            let x = isa!([vuzp1q_s32(upper, lower), vuzp2q_s32(upper, lower)]);
+            for (x, columns) in x.into_iter().zip(columns) {
+                for (i, w) in columns.into_iter().enumerate() {
+                    let (r, p) = at::<P>(first + i);
+                    sums[r][p] = smmla(sums[r][p], isa!(vreinterpretq_s8_s32(x)), w);
+                }
+            }
+        }
     }
     sums
 }
@@ -270,12 +268,15 @@ impl Multiply for NeonDotprod {
         quarter: usize,
         x: Block<'_, P, R>,
         words: Range<usize>,
+        start: Start<'_, R>,
     ) -> Sums<P, R> {
-        sums_by_dot(codes, quarter, x, words)
+        sums_by_dot(codes, quarter, x, words, start)
     }
 }
 
 impl Multiply for NeonI8mm {
+    const IN_PAIRS: bool = true;
+
     #[inline(always)]
     fn sums<U: Unpack, const P: usize, const R: usize>(
         self,
@@ -283,35 +284,129 @@ impl Multiply for NeonI8mm {
         quarter: usize,
         x: Block<'_, P, R>,
         words: Range<usize>,
+        start: Start<'_, R>,
     ) -> Sums<P, R> {
-        if P * R % 2 == 0 {
-            sums_by_matrix(codes, quarter, x, words)
+        if (P * R).is_multiple_of(2) {
+            sums_by_matrix(codes, quarter, x, words, start)
         } else {
-            sums_by_dot(codes, quarter, x, words)
+            sums_by_dot(codes, quarter, x, words, start)
         }
     }
 }
 
-/// The products of some words with all columns, minus `offset` times the sums of the rows.
+/// The products of some words with all columns.
 #[inline(always)]
 fn products<S: Multiply, U: Unpack, const P: usize, const R: usize>(
     s: S,
     codes: U,
     x: Block<'_, P, R>,
     words: Range<usize>,
-    of_rows: [i32; R],
-    offset: i32,
+    start: Start<'_, R>,
 ) -> [S::I32; R] {
     let mut sums = [[s.splat_i32(0); P]; R];
+    macro_rules! quarter {
+        ($quarter:expr) => {
+            let columns = s.sums(codes, $quarter, x, words.clone(), start);
+            for r in 0..R {
+                for p in 0..P {
+                    sums[r][p][$quarter] = columns[r][p];
+                }
+            }
+        };
+    }
+    if P * R <= 2 {
+        // Written out: LLVM does not unroll what holds assembly.
+        quarter!(0);
+        quarter!(1);
+        quarter!(2);
+        quarter!(3);
+    } else {
+        for quarter in 0..4 {
+            quarter!(quarter);
+        }
+    }
+    super::join(s, sums, *start.of_rows, 0)
+}
+
+/// Adds the terms of a block to `sums`, a quarter at a time: so its products need no memory.
+#[inline(always)]
+fn add<S, U, const P: usize, const R: usize>(
+    s: S,
+    codes: U,
+    x: Block<'_, P, R>,
+    offset: i32,
+    factors: Factors<S::F32, 1>,
+    sums: &mut [S::F32; R],
+) where
+    S: Multiply<F32 = [float32x4_t; 4]>,
+    U: Unpack,
+{
+    let start = Start { offset, of_rows: x.sums };
     for quarter in 0..4 {
-        let columns = s.sums(codes, quarter, x, words.clone());
-        for r in 0..R {
-            for p in 0..P {
-                sums[r][p][quarter] = columns[r][p];
+        let scales = factors.scales[0][quarter];
+        let mins = factors.mins.map(|mins| mins[0][quarter]);
+        if S::IN_PAIRS && P == 1 && R.is_multiple_of(2) {
+            let products = sums_in_pairs(codes, quarter, x, 0..8, start);
+            let halves = |x: float32x4_t| {
+                isa!({
+                    let x = vreinterpretq_f64_f32(x);
+                    [vdupq_laneq_f64::<0>(x), vdupq_laneq_f64::<1>(x)].map(|x| vreinterpretq_f32_f64(x))
+                })
+            };
+            let (scales, mins) = (halves(scales), mins.map(halves));
+            for r in (0..R).step_by(2) {
+                let d = isa!(vreinterpretq_f32_s32(twice(vld1_s8(x.scales[r..r + 2].as_ptr().cast()))));
+                let sum = isa!(vcvtq_f32_s32(twice(vreinterpret_s8_s32(load_two(x.sums, r)))));
+                for i in 0..2 {
+                    let product = products[r + i][P - 1];
+                    let min = mins.map(|mins| (sum, mins[i]));
+                    add_term(&mut sums[r + i][quarter], product, scales[i], min, d);
+                }
+            }
+        } else {
+            let products = s.sums(codes, quarter, x, 0..8, start);
+            for r in 0..R {
+                let low = products[r][P - 1];
+                let high = products[r][0];
+                let product = if P == 2 { isa!(vaddq_s32(vshlq_n_s32::<7>(high), low)) } else { low };
+                let d = isa!(vdupq_n_f32(x.scales[r]));
+                let min = mins.map(|mins| (isa!(vdupq_n_f32(x.sums[r] as f32)), mins));
+                add_term(&mut sums[r][quarter], product, scales, min, d);
             }
         }
     }
-    super::join(s, sums, of_rows, offset)
+}
+
+/// Puts the sums of [`add`] where they belong.
+#[inline(always)]
+fn apart<const R: usize>(sums: &mut [[float32x4_t; 4]; R]) {
+    for pair in sums.as_chunks_mut::<2>().0 {
+        for quarter in 0..4 {
+            isa!({
+                let [left, right] = [pair[0], pair[1]].map(|sums| vreinterpretq_f64_f32(sums[quarter]));
+                pair[0][quarter] = vreinterpretq_f32_f64(vzip1q_f64(left, right));
+                pair[1][quarter] = vreinterpretq_f32_f64(vzip2q_f64(left, right));
+            });
+        }
+    }
+}
+
+/// The term of four columns; `min` is what there is to multiply and add.
+#[inline(always)]
+fn add_term(
+    sum: &mut float32x4_t,
+    product: int32x4_t,
+    scale: float32x4_t,
+    min: Option<(float32x4_t, float32x4_t)>,
+    d: float32x4_t,
+) {
+    isa!({
+        let mut term = vmulq_f32(vcvtq_f32_s32(product), scale);
+        if let Some((sum, min)) = min {
+            term = vaddq_f32(term, vmulq_f32(sum, min));
+        }
+        *sum = vaddq_f32(*sum, vmulq_f32(term, d));
+    })
 }
 
 macro_rules! dot {
@@ -321,6 +416,7 @@ macro_rules! dot {
             const NAME: &'static str = $name;
             type Bytes = uint8x16_t;
             const PARTS: usize = 4;
+            const ADDS: bool = true;
 
             #[inline(always)]
             fn load_bytes(self, granule: &[u8; 64], part: usize) -> uint8x16_t {
@@ -356,7 +452,8 @@ macro_rules! dot {
             ) -> [[Self::I32; R]; 2] {
                 let of_rows = super::half_sums(x);
                 let half = |half: usize| {
-                    products(self, Any(self, w), x, 4 * half..4 * half + 4, of_rows[half], offset)
+                    let start = Start { offset, of_rows: &of_rows[half] };
+                    products(self, Any(self, w), x, 4 * half..4 * half + 4, start)
                 };
                 [half(0), half(1)]
             }
@@ -387,7 +484,7 @@ macro_rules! dot {
                 x: Block<'_, P, R>,
                 offset: i32,
             ) -> [Self::I32; R] {
-                products(self, U4(hidden(w)), x, 0..8, *x.sums, offset)
+                products(self, U4(hidden(w)), x, 0..8, Start { offset, of_rows: x.sums })
             }
             #[inline(always)]
             fn dot_u5<const P: usize, const R: usize>(
@@ -397,7 +494,7 @@ macro_rules! dot {
                 x: Block<'_, P, R>,
                 offset: i32,
             ) -> [Self::I32; R] {
-                products(self, U5(hidden(w), hidden(high)), x, 0..8, *x.sums, offset)
+                products(self, U5(hidden(w), hidden(high)), x, 0..8, Start { offset, of_rows: x.sums })
             }
             #[inline(always)]
             fn dot_i8<const P: usize, const R: usize>(
@@ -405,7 +502,45 @@ macro_rules! dot {
                 w: &[u8; 512],
                 x: Block<'_, P, R>,
             ) -> [Self::I32; R] {
-                products(self, I8(hidden(w)), x, 0..8, *x.sums, 0)
+                products(self, I8(hidden(w)), x, 0..8, Start { offset: 0, of_rows: x.sums })
+            }
+            #[inline(always)]
+            fn add_u4<const P: usize, const R: usize>(
+                self,
+                w: &[u8; 256],
+                x: Block<'_, P, R>,
+                offset: i32,
+                factors: Factors<Self::F32, 1>,
+                sums: &mut [Self::F32; R],
+            ) {
+                add(self, U4(hidden(w)), x, offset, factors, sums);
+            }
+            #[inline(always)]
+            fn add_u5<const P: usize, const R: usize>(
+                self,
+                w: (&[u8; 256], &[u8; 64]),
+                x: Block<'_, P, R>,
+                offset: i32,
+                factors: Factors<Self::F32, 1>,
+                sums: &mut [Self::F32; R],
+            ) {
+                add(self, U5(hidden(w.0), hidden(w.1)), x, offset, factors, sums);
+            }
+            #[inline(always)]
+            fn add_i8<const P: usize, const R: usize>(
+                self,
+                w: &[u8; 512],
+                x: Block<'_, P, R>,
+                factors: Factors<Self::F32, 1>,
+                sums: &mut [Self::F32; R],
+            ) {
+                add(self, I8(hidden(w)), x, 0, factors, sums);
+            }
+            #[inline(always)]
+            fn totals<const P: usize, const R: usize>(self, sums: &mut [Self::F32; R]) {
+                if <Self as Multiply>::IN_PAIRS && P == 1 && R.is_multiple_of(2) {
+                    apart(sums);
+                }
             }
         }
     };
