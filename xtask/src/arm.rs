@@ -52,8 +52,8 @@ fn command_line() -> Result<PathBuf> {
 }
 
 /// Optimised as what ships, whose instructions are counted in the same program.
-const UNIT_TESTS: [&str; 8] =
-    ["test", "--release", "--package", "lowbit-core", "--lib", "--target", TARGET, "--locked"];
+const UNIT_TESTS: [&str; 9] =
+    ["test", "--profile", "emulated", "--package", "lowbit-core", "--lib", "--target", TARGET, "--locked"];
 
 /// The tests of the kernels, on a CPU that has all their instructions.
 pub fn unit_tests() -> Command {
