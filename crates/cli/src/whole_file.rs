@@ -18,7 +18,7 @@ pub fn write<T>(path: &Path, write: impl FnOnce(&File) -> Result<T>) -> Result<T
     Ok(value)
 }
 
-/// Whether [`write`] can begin with `path`; for what takes long before there is something to write.
+/// Whether [`write()`] can begin with `path`; for what takes long before there is something to write.
 pub fn check(path: &Path) -> Result<()> {
     beside(&target(path)?).map(drop)
 }

@@ -146,4 +146,17 @@ mod tests {
         assert!(sme.lanes().is_power_of_two() && (4..=64).contains(&sme.lanes()));
         assert!(sme.is_free());
     }
+
+    #[test]
+    fn an_array_in_use_is_not_free() {
+        let Some(sme) = Sme::new() else { return };
+        // SAFETY: the CPU has SME; the array is given back.
+        unsafe {
+            asm!(".arch_extension sme", "smstart za", ".arch_extension nosme", options(nomem, nostack))
+        };
+        let is_free = sme.is_free();
+        // SAFETY: as above.
+        unsafe { asm!(".arch_extension sme", "smstop za", ".arch_extension nosme", options(nomem, nostack)) };
+        assert!(!is_free && sme.is_free());
+    }
 }

@@ -14,11 +14,11 @@ pub(super) mod codes {
     pub const NIBBLES_TIMES_16: usize = 2;
 }
 
-/// Keeps what a caller wants back, enters streaming mode with `ZA`, and sets up what all kernels share.
+/// Keeps what a caller wants back, enters streaming mode with `ZA`, and sets up what all kernels share. The assembler knows no
+/// more than `$version`.
 macro_rules! enter {
-    () => {
-        "
-        .arch_extension sme2
+    ($version:literal) => {
+        concat!(".arch_extension ", $version, "
         stp x19, x20, [sp, #-128]!
         stp x21, x22, [sp, #16]
         stp x23, x24, [sp, #32]
@@ -43,7 +43,7 @@ macro_rules! enter {
         whilelt p0.s, xzr, x17
         mov x17, #4 * {width}
         whilelt p1.b, xzr, x17
-        "
+        ")
     };
 }
 

@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn blocks<
         };
     }
     naked_asm!(
-        enter!(),
+        enter!("sme"),
         masks!("z14", "z15"),
         "
         .if {codes} == 2

@@ -112,7 +112,7 @@ pub(super) unsafe extern "C" fn dots<
         };
     }
     naked_asm!(
-        enter!(),
+        enter!("sme2"),
         masks!("z30", "z31"),
         "
         ldp x1, x2, [x0]

@@ -156,7 +156,7 @@ pub(super) unsafe extern "C" fn integers<const W: usize, const CODES: usize, con
         };
     }
     naked_asm!(
-        enter!(),
+        enter!("sme"),
         masks!("z30", "z31"),
         "
         mov z20.s, #31

@@ -15,6 +15,8 @@ mod dots;
 mod integers;
 mod operands;
 mod single;
+#[cfg(test)]
+mod tests;
 
 use super::apart::{Codes as TakeApart, Scales, look_up};
 use super::packed::Tile;
@@ -33,18 +35,20 @@ const MAX_K: usize = 1 << 20;
 pub(super) enum Engine {
     /// NEON.
     Vectors,
+    /// Outer products of several rows.
     OuterProducts,
+    /// SME2's dot products of a single row.
     DotProducts,
 }
 
 impl Engine {
     /// Of `rows` rows with `k` values each and a matrix of a format.
     pub(super) fn new(isa: Isa, rows: usize, k: usize, spec: &FormatSpec) -> Self {
-        let has_two = isa == Isa::Sme2;
+        let has_sme = matches!(isa, Isa::Sme | Isa::Sme2);
         match rows {
-            _ if isa.vectors() == isa || k == 0 || k > MAX_K => Self::Vectors,
             0 => Self::Vectors,
-            1 if has_two && single::takes(spec) => Self::DotProducts,
+            _ if !has_sme || k == 0 || k > MAX_K => Self::Vectors,
+            1 if isa == Isa::Sme2 && single::takes(spec) => Self::DotProducts,
             1 => Self::Vectors,
             _ => Self::OuterProducts,
         }
@@ -81,18 +85,19 @@ fn run_planes<const P: usize>(
     tiles: Tiles<'_>,
 ) {
     with_scratch(|scratch| {
+        let product = Product { sme, x, w, write, tiles, scratch };
         if engine == Engine::DotProducts {
-            sme.vectors().run(single::RowProduct { sme, x, w, write, tiles, scratch });
+            sme.vectors().run(single::OfRow(product));
         } else if w.format.spec().scale.is_channel() {
-            sme.vectors().run(IntegerProduct { sme, x, w, write, tiles, scratch });
+            sme.vectors().run(OfColumns(product));
         } else {
-            sme.vectors().run(BlockProduct { sme, x, w, write, tiles, scratch });
+            sme.vectors().run(OfBlocks(product));
         }
     });
 }
 
-/// The tiles of a matrix whose blocks have scales.
-struct BlockProduct<'a, const P: usize> {
+/// Tiles of a product.
+struct Product<'a, const P: usize> {
     sme: Sme,
     x: Panels<'a, P>,
     w: &'a PackedMatrix,
@@ -101,12 +106,15 @@ struct BlockProduct<'a, const P: usize> {
     scratch: &'a mut Scratch,
 }
 
-impl<const P: usize> Kernel for BlockProduct<'_, P> {
+/// With a matrix whose blocks have scales.
+struct OfBlocks<'a, const P: usize>(Product<'a, P>);
+
+impl<const P: usize> Kernel for OfBlocks<'_, P> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
-        let Self { sme, x, w, write, mut tiles, scratch } = self;
+        let Product { sme, x, w, write, mut tiles, scratch } = self.0;
         let (spec, blocks) = (w.format.spec(), super::blocks(w));
         let form = Form::new(spec);
         let kernel = blocks_kernel::<P>(sme, form, spec);
@@ -273,23 +281,16 @@ impl PreparedTile {
     }
 }
 
-/// The tiles of a matrix whose products are integers over all of `k`.
-struct IntegerProduct<'a, const P: usize> {
-    sme: Sme,
-    x: Panels<'a, P>,
-    w: &'a PackedMatrix,
-    write: Write,
-    tiles: Tiles<'a>,
-    scratch: &'a mut Scratch,
-}
+/// With a matrix whose columns have one scale: products are integers over all of `k`.
+struct OfColumns<'a, const P: usize>(Product<'a, P>);
 
-impl<const P: usize> Kernel for IntegerProduct<'_, P> {
+impl<const P: usize> Kernel for OfColumns<'_, P> {
     type Output = ();
 
     /// As many tiles at once as there are squares for their sums.
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
-        let Self { sme, x, w, write, mut tiles, scratch } = self;
+        let Product { sme, x, w, write, mut tiles, scratch } = self.0;
         let (spec, blocks) = (w.format.spec(), super::blocks(w));
         let (form, together) = (Form::new(spec), SQUARES / P);
         let kernel = integers_kernel::<P>(sme, form);

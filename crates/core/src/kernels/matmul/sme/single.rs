@@ -2,12 +2,11 @@
 
 use super::assembly::codes::{BYTES, NIBBLES};
 use super::dots::{dots, scales};
-use super::operands::{Dots, PreparedTile, Scratch};
-use super::{Form, PrepareTile};
-use crate::activation::Panels;
-use crate::format::{BLOCK_K, Codebook, Codes, FormatSpec, PackedMatrix, ScaleForm};
+use super::operands::{Dots, PreparedTile};
+use super::{Form, PrepareTile, Product};
+use crate::format::{BLOCK_K, Codebook, Codes, FormatSpec, ScaleForm};
 use crate::kernels::matmul::packed::Tile;
-use crate::kernels::matmul::{Tiles, Write, blocks};
+use crate::kernels::matmul::{Write, blocks};
 use crate::simd::{Dot, Kernel, LANES, Sme};
 
 /// Vectors of columns that are multiplied at once.
@@ -56,22 +55,15 @@ fn kernel<const P: usize>(sme: Sme, spec: &FormatSpec) -> Option<DotsKernel> {
     })
 }
 
-/// The tiles of a single row.
-pub(super) struct RowProduct<'a, const P: usize> {
-    pub sme: Sme,
-    pub x: Panels<'a, P>,
-    pub w: &'a PackedMatrix,
-    pub write: Write,
-    pub tiles: Tiles<'a>,
-    pub scratch: &'a mut Scratch,
-}
+/// The only row of a product.
+pub(super) struct OfRow<'a, const P: usize>(pub Product<'a, P>);
 
-impl<const P: usize> Kernel for RowProduct<'_, P> {
+impl<const P: usize> Kernel for OfRow<'_, P> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Dot>(self, s: S) {
-        let Self { sme, x, w, write, mut tiles, scratch } = self;
+        let Product { sme, x, w, write, mut tiles, scratch } = self.0;
         let spec = w.format.spec();
         let Some(kernel) = kernel::<P>(sme, spec) else { return };
         let x = x.panel(0);
