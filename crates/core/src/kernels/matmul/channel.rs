@@ -124,7 +124,7 @@ impl<W: Packed<1>, const P: usize, const R: usize> Kernel for Group<'_, W, P, R>
 
 /// A sum, or one of upper and one of lower bits, as float.
 #[inline(always)]
-pub(super) fn float<S: Dot, const P: usize>(s: S, sum: [S::I32; P]) -> S::F32 {
+fn float<S: Dot, const P: usize>(s: S, sum: [S::I32; P]) -> S::F32 {
     if P == 1 {
         return s.i32_to_f32(sum[0]);
     }

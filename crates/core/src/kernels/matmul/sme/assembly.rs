@@ -100,3 +100,32 @@ macro_rules! unpack {
         )
     };
 }
+
+/// The end of the loops over squares, from the labels 20 (rows) and 30 (columns).
+macro_rules! next_square {
+    () => {
+        "
+        add x20, x20, #4 * {width}
+        cmp x20, #64
+        b.lo 30b
+        add x19, x19, #4 * {width}
+        cmp x19, #64
+        b.lo 20b
+        "
+    };
+}
+
+/// Moves `x2`..`x5`, codes of columns, to the next block.
+macro_rules! next_codes {
+    () => {
+        "
+        .irp base, 2, 3, 4, 5
+        .if {codes} == 0
+        add x\\base, x\\base, #512
+        .else
+        add x\\base, x\\base, #256
+        .endif
+        .endr
+        "
+    };
+}

@@ -252,14 +252,7 @@ pub(super) unsafe extern "C" fn blocks<
         ",
         store!("0" "z16" "1" "z17" "2" "z18" "3" "z19" "4" "z20" "5" "z21" "6" "z22" "7" "z23"),
         store!("8" "z24" "9" "z25" "10" "z26" "11" "z27" "12" "z28" "13" "z29" "14" "z30" "15" "z31"),
-        "
-        add x20, x20, #4 * {width}
-        cmp x20, #64
-        b.lo 30b
-        add x19, x19, #4 * {width}
-        cmp x19, #64
-        b.lo 20b
-        ",
+        next_square!(),
         leave!(),
         width = const W,
         codes = const CODES,

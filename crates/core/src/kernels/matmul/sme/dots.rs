@@ -233,13 +233,9 @@ pub(super) unsafe extern "C" fn dots<
         add x1, x1, #32 * {planes}
         add x17, x17, #16
         add x26, x26, #4
-        .irp base, 2, 3, 4, 5
-        .if {codes} == 0
-        add x\\base, x\\base, #512
-        .else
-        add x\\base, x\\base, #256
-        .endif
-        .endr
+        ",
+        next_codes!(),
+        "
         subs x16, x16, #1
         b.ne 40b
         .if {scales} >= 2

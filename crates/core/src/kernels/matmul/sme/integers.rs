@@ -189,13 +189,9 @@ pub(super) unsafe extern "C" fn integers<const W: usize, const CODES: usize, con
         "
         .endif
         add x1, x1, #512 * {planes}
-        .irp base, 2, 3, 4, 5
-        .if {codes} == 0
-        add x\\base, x\\base, #512
-        .else
-        add x\\base, x\\base, #256
-        .endif
-        .endr
+        ",
+        next_codes!(),
+        "
         subs x16, x16, #1
         b.ne 40b
         ldp x1, x2, [x0, #48]
@@ -227,14 +223,7 @@ pub(super) unsafe extern "C" fn integers<const W: usize, const CODES: usize, con
             "w14" "32" "36" "40" "44"
             "w15" "48" "52" "56" "60"
         ),
-        "
-        add x20, x20, #4 * {width}
-        cmp x20, #64
-        b.lo 30b
-        add x19, x19, #4 * {width}
-        cmp x19, #64
-        b.lo 20b
-        ",
+        next_square!(),
         leave!(),
         width = const W,
         codes = const CODES,
